@@ -64,7 +64,8 @@ class Projected:
 
 
 def project(trace: Trace, code: TimedCode) -> Projected:
-    """The trace as the timed code's. Instruction counts of the trace stay those of the PTX."""
+    """The trace as the timed code's. Instruction counts of the trace stay those of the PTX; which words stores leave
+    out is lost."""
     given = Given(*(np.ascontiguousarray(getattr(trace, name)) for name in Given._fields))
     rules = Rules(*(np.ascontiguousarray(getattr(code, name)) for name in Rules._fields))
     scratch, warps = _scratch(given, rules), len(trace.block_offsets) - 1
@@ -77,7 +78,8 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     streams: dict[str, Any] = {name: getattr(made, name) for name in STREAMS}
     cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(OFFSETS)}
     instructions, machine, *both, own, shared = counts[:6].tolist()
-    made_of = replace(trace, **streams, **cuts)
+    filled = {name: getattr(trace, name)[:0] for name in ("partial_at", "partial_words")}
+    made_of = replace(trace, **streams, **cuts, **filled)
     kept = _waits_kept(trace, made_of)
     made_of = made_of if kept else without_phases(made_of)
     operations = Operations(*counts[6:].tolist())

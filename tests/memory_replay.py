@@ -12,8 +12,8 @@ from functional.jit.marked import outlined
 
 @outlined
 def replay(gpu, asked, due):
-    """`asked` [request]: cycle, SM, line, sectors, kind, flits, ascending by cycle; `due` [request, sector] gets the
-    cycle of each reply, in the order in which they come."""
+    """`asked` [request]: cycle, SM, line, sectors, kind, flits, words, ascending by cycle; `due` [request, sector] gets
+    the cycle of each reply, in the order in which they come."""
     m, shared = gpu.machine, gpu.shared
     rows, position, limit = shared.requests.rows, 0, m.window_cycles
     begin(gpu)
@@ -29,6 +29,7 @@ def replay(gpu, asked, due):
             request.line, request.sectors, request.kind = asked[position, 2], asked[position, 3], asked[position, 4]
             request.sm, request.who, request.place = asked[position, 1], TO_ACCESS, position
             request.flits, request.due, request.from_dram = asked[position, 5], asked[position, 0] + 1, 0
+            request.words = asked[position, 6]
             address(m, request)
             put(shared.there, rows, asked[position, 1], place)
             position += 1

@@ -208,7 +208,16 @@ def trace_of(rng: np.random.Generator, table: LatencyTable, warps: int, blocks: 
         conflict_offsets=_offsets(conflicts),
         warp_instructions=counts,
         thread_instructions=32 * counts,
+        **_partial(sum(map(len, records))),
     )
+
+
+def _partial(records: int) -> dict[str, np.ndarray]:
+    """Words that stores leave out, if the records are of stores: about a quarter, of some of them."""
+    rng = np.random.default_rng(records)
+    at = np.flatnonzero(rng.random(records) < 0.5)
+    words = np.bitwise_or(*rng.integers(0, 1 << 32, (2, len(at)), np.uint32)) if len(at) else np.zeros(0, np.uint32)
+    return {"partial_at": at, "partial_words": words}
 
 
 def _offsets(rows: list[list[int]]) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import examples, of
-from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
+from oracle.memory_side import ATOMIC, EVERY_WORD, READ, WRITE, MemorySide
 from random_launches import straight_launch
 
 from abstim.engine.design_point import known_of, machine_of
@@ -33,15 +33,16 @@ SCARCE = (
 
 
 def random_requests(rng: np.random.Generator, gpu: Gpu, count: int) -> np.ndarray:
-    """[request]: cycle, SM, line, sectors, kind, flits; some lines are asked for by many at once."""
+    """[request]: cycle, SM, line, sectors, kind, flits, words; some lines are asked for by many at once."""
     pace, lines = rng.choice([0.2, 1, 5]), rng.choice([8, 200, 1 << 20])
-    asked = np.zeros((count, 6), np.int64)
+    asked = np.zeros((count, 7), np.int64)
     asked[:, 0] = np.sort(rng.exponential(count / pace / 8, count).astype(np.int64))
     asked[:, 1] = rng.integers(0, gpu.spec.sm_count, count)
     asked[:, 2] = (1 << 25) + rng.integers(0, lines, count) * rng.choice([1, 2, 96])
     asked[:, 3] = rng.integers(1, 16, count)
     asked[:, 4] = rng.choice([READ, WRITE, ATOMIC], count, p=[0.6, 0.3, 0.1])
     asked[:, 5] = np.where(asked[:, 4] == READ, 1, rng.integers(1, 5, count))
+    asked[:, 6] = np.where(rng.random(count) < 0.5, EVERY_WORD, np.bitwise_or(*rng.integers(0, 1 << 32, (2, count))))
     return asked
 
 
@@ -59,8 +60,9 @@ def by_the_rules(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
     waiting = sum(int(sectors).bit_count() for sectors in asked[:, 3])
     while sum(len(found) for found in side.replies.values()) < waiting:
         while position < len(asked) and asked[position, 0] == side.time:
-            _, sm, line, sectors, kind, flits = (int(v) for v in asked[position])
-            side.ask(side.time, sm, line, tuple(j for j in range(4) if sectors >> j & 1), kind, flits)
+            _, sm, line, bits, kind, flits, words = (int(v) for v in asked[position])
+            sectors = tuple(j for j in range(4) if bits >> j & 1)
+            side.ask(side.time, sm, line, sectors, kind, flits, words=words)
             position += 1
         side.cycle()
     for number, found in side.replies.items():
@@ -82,7 +84,7 @@ def test_replies_come_when_the_rules_say(name: str, seed: int, scarce: bool) -> 
 
 def in_step(sms: int, lines: int) -> np.ndarray:
     """All SMs ask for the same whole lines in the same order, which the first of them has brought into L2."""
-    asked = np.zeros((lines + sms * lines, 6), np.int64)
+    asked = np.zeros((lines + sms * lines, 7), np.int64)
     asked[:lines, 0] = np.arange(lines)
     asked[lines:, 0] = 1 << 14
     asked[lines:, 1] = np.tile(np.arange(sms), lines)

@@ -4,7 +4,7 @@ conflicts on shared memory's banks (docs/timing-rules.md, rule 5)."""
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from functional.traces.line_record import is_phase, line_of, local_line, more_follow, sectors_of
+from functional.traces.line_record import EACH_SECTOR, is_phase, line_of, local_line, more_follow, sectors_of
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import ELSEWHERE, NONE
@@ -14,12 +14,31 @@ LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
 WARP_LANES = 32
+TOGETHER = 1 << 24 | 1 << 17 | 1 << 10 | 1 << 3  # moves bits 0, 8, 16, 24 to 24, 25, 26, 27
 
 
 def line_and_sectors(records, k):
     """Line number and set of touched sectors of record `k` (functional.traces.line_record)."""
     record = np.int64(records[k])
     return line_of(record), sectors_of(record)
+
+
+ALL_WORDS = np.int64(0xFFFFFFFF)  # of a line
+
+
+def words_at(c, k):
+    """The words that a store writes of the sectors of record `k`."""
+    if not c.machine.partial_sectors or k >= len(c.streams.words):
+        return ALL_WORDS
+    return np.int64(c.streams.words[k])
+
+
+def full_sectors(words):
+    """The sectors of which a set holds all words."""
+    full = words & (words >> 4)
+    full &= full >> 2
+    full = full & (full >> 1) & EACH_SECTOR
+    return (full * TOGETHER >> 24) & WHOLE_LINE
 
 
 def line_for(m, line, sm, w):

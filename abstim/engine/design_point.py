@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from abstim.engine import state
-from abstim.engine.accesses import WARP_LANES
+from abstim.engine.accesses import ALL_WORDS, WARP_LANES
 from abstim.engine.initial_state import Sizes, sizes_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.scoreboard import origins
@@ -200,6 +200,7 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
         "lane_cycles": WARP_LANES // spec.load_store_lanes,
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,
+        "partial_sectors": spec.partial_sectors and not spec.perfect_memory,
     }  # fmt: skip
 
 
@@ -291,7 +292,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
     "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_dense_banks", "l1d_bypass", "l1d_write",
-    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "partial_sectors", "shared_collectors", "side_by_side",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
     "crossbar_repeats", "crossbar_output_queues", "l2_coalesces", "l2_partitions", "slice_random", "slice_spread",
@@ -379,6 +380,8 @@ NO_OPERANDS = np.zeros(0, np.int32)
 
 def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
-    taken = trace.blocks, trace.records, trace.conflicts, trace.masks
+    words = np.full(int(trace.partial_at[-1]) + 1 if len(trace.partial_at) else 0, ALL_WORDS, np.uint32)
+    words[trace.partial_at] = trace.partial_words
+    taken = trace.blocks, trace.records, words, trace.conflicts, trace.masks
     streams = Streams(*taken, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

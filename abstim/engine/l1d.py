@@ -2,13 +2,16 @@
 comes back (docs/timing-rules.md, rules 11 and 12). A function that says False has changed nothing: the transaction
 tries again."""
 
+import numpy as np
+
 from abstim.engine import state
-from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
+from abstim.engine.accesses import WHOLE_LINE, full_sectors, sectors_in, segment
 from abstim.engine.address_map import hashed
-from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
+from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters, write_words
 from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, take_way, touch
 from functional.jit.marked import add, outlined
+from functional.traces.line_record import words_of
 
 
 def set_of(m, line):
@@ -67,10 +70,11 @@ def free_way(c, line):
 def replace(c, k, line, time):
     """`line` takes the way `k`; what was written of the one before goes to L2."""
     l1d, row = c.l1d, c.l1d.line[k]
-    if row.dirty:
+    if row.dirty and c.machine.l1d_write != state.WRITE_THROUGH:
         send_miss(c, l1d.tag[k] - 1, row.dirty, state.EVICTED, state.NOBODY, 0, time)
+        write_words(c, row.written)
     take_way(l1d, k, line)
-    row.valid = row.dirty = row.coming = 0
+    row.valid = row.dirty = row.coming = row.written = 0
     touch(c.sm, l1d.last_use, k)
     l1d.hint[line & (state.HINTS - 1)] = k
 
@@ -165,7 +169,7 @@ def load_below(c, line, sectors, place, time):
     return True
 
 
-def store_below(c, line, sectors, place, time):
+def store_below(c, line, sectors, words, place, time):
     """A store goes on to L2, which acknowledges each sector; nobody waits for that of a posted one."""
     sectors = segment(c.machine, sectors)
     access = c.l1d.accesses[place - 1]
@@ -175,22 +179,30 @@ def store_below(c, line, sectors, place, time):
         if c.machine.side_by_side:
             add(c.shared.posted, kernel, sectors_in(sectors))
         send_miss(c, line, sectors, state.WRITE, state.NOBODY, kernel + 1, time)
+        write_words(c, words)
         finish(c, place, time, time)
         return
     access.waiting += sectors_in(sectors) - 1
     access.l2_accesses += sectors_in(sectors)
     send_miss(c, line, sectors, state.WRITE, state.TO_ACCESS, place, time)
+    write_words(c, words)
 
 
-def keep_store(c, k, sectors, place, time):
+def write_sectors(line, sectors, words):
+    """Stores go to sectors of a line of L1D or L2; returns those that can be read without a fetch."""
+    line.dirty |= sectors
+    line.written |= words & words_of(sectors)
+    return sectors & full_sectors(np.int64(line.written))
+
+
+def keep_store(c, k, sectors, words, place, time):
     """A store that goes no further than L1D."""
-    c.l1d.line[k].dirty |= sectors
-    c.l1d.line[k].valid |= sectors
+    c.l1d.line[k].valid |= write_sectors(c.l1d.line[k], sectors, words)
     use(c, k)
     finish(c, place, time, time)
 
 
-def store_allocating(c, k, line, sectors, place, time):
+def store_allocating(c, k, line, sectors, words, place, time):
     """A store that keeps its line, or takes a way for it, and what is written need not be fetched."""
     m = c.machine
     if k < 0 and m.l1d_write_allocate:
@@ -200,31 +212,37 @@ def store_allocating(c, k, line, sectors, place, time):
         replace(c, k, line, time)
     if k >= 0:
         if m.l1d_write == state.WRITE_BACK:
-            keep_store(c, k, sectors, place, time)
+            keep_store(c, k, sectors, words, place, time)
             return True
         if m.l1d_write_allocate:
-            c.l1d.line[k].valid |= sectors & ~c.l1d.line[k].coming
+            c.l1d.line[k].valid |= write_sectors(c.l1d.line[k], sectors, words) & ~c.l1d.line[k].coming
         use(c, k)
-    store_below(c, line, sectors, place, time)
+    store_below(c, line, sectors, words, place, time)
     return True
 
 
+def known_sectors(line):
+    """The sectors of a line that are there, on their way, or have been written to."""
+    return line.valid | line.coming | line.dirty
+
+
 @outlined
-def store(c, line, sectors, place, local, time):
-    """A store meets the tags: by the write policy."""
+def store(c, stage, local, time):
+    """The transaction of a store meets the tags: by the write policy."""
+    line, sectors, words, place = stage.line, stage.sectors, stage.words, stage.access
     sm, m, k = c.sm, c.machine, find_line(c, line)
     there = k >= 0 and not sectors & ~c.l1d.line[k].valid
-    known = k >= 0 and not (m.l1d_sectored and sectors & ~(c.l1d.line[k].valid | c.l1d.line[k].coming))
+    known = k >= 0 and not (m.l1d_sectored and sectors & ~known_sectors(c.l1d.line[k]))
     if local and there and m.l1d_write < state.WRITE_THROUGH:
-        keep_store(c, k, sectors, place, time)
+        keep_store(c, k, sectors, words, place, time)
     elif not may_send(c, state.WRITE, segment(c.machine, sectors), 0, time):
         return False
     elif m.l1d_write < state.WRITE_THROUGH:
         if there and c.l1d.line[k].coming == 0:
             drop(c.l1d, k)
-            c.l1d.line[k].valid = c.l1d.line[k].dirty = 0
-        store_below(c, line, sectors, place, time)
-    elif not store_allocating(c, k, line, sectors, place, time):
+            c.l1d.line[k].valid = c.l1d.line[k].dirty = c.l1d.line[k].written = 0
+        store_below(c, line, sectors, words, place, time)
+    elif not store_allocating(c, k, line, sectors, words, place, time):
         return False
     sm.l1d_accesses += 1
     sm.l1d_misses += not known

@@ -3,6 +3,7 @@
 from abstim.engine.accesses import WHOLE_LINE, number_of, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.coalescer import answer_followers, coalesce
+from abstim.engine.l1d import write_sectors
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
@@ -55,7 +56,7 @@ def write_back_early(shared, n, first, time):
 def begin_line(l2, k, line):
     """A line takes the way `k`, nothing of it there."""
     take_way(l2, k, line)
-    l2.line[k].valid = l2.line[k].dirty = 0
+    l2.line[k].valid = l2.line[k].dirty = l2.line[k].written = 0
 
 
 def place_line(shared, n, request, first, time):
@@ -119,8 +120,7 @@ def write(shared, n, queue, place, k, first, time):
                 return False
         missed = not l2.line[k].coming & sector
     count(shared, request, missed)
-    l2.line[k].dirty |= sector
-    l2.line[k].valid |= sector
+    l2.line[k].valid |= write_sectors(l2.line[k], sector, request.words)
     use(l2, k)
     if m.l2_dirty_ways:
         write_back_early(shared, n, first, time)

@@ -5,7 +5,7 @@ from abstim.engine import accesses, state
 from abstim.engine import operand_collectors as collectors
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
-from abstim.engine.pending_accesses import can_send, finish, new_access, reply, send
+from abstim.engine.pending_accesses import can_send, finish, new_access, reply, send, write_words
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
 from functional.jit.marked import outlined
@@ -149,7 +149,7 @@ def enter_pipe(c, row, kind, line, sectors):
     at = pipe.first + pipe.count
     stage = l1d.transactions[b, at if at < m.l1d_latency_cycles else at - m.l1d_latency_cycles]
     stage.due, stage.line, stage.sectors = row.entry + m.l1d_latency_cycles, line, sectors
-    stage.access, stage.kind = row.access, kind
+    stage.access, stage.kind, stage.words = row.access, kind, accesses.words_at(c, row.record)
     pipe.count += 1
     l1d.accesses[row.access - 1].waiting += 1
     return True
@@ -171,6 +171,7 @@ def pass_by(c, row, kind, line, sectors):
         row.entry = max(row.entry, c.record.launch.limit + 1)
         return False
     sent = send(c, line, sectors, way, state.TO_ACCESS, row.access, row.entry)
+    write_words(c, accesses.words_at(c, row.record))
     access = c.l1d.accesses[row.access - 1]
     access.waiting += sectors_in(sectors)
     access.l2_accesses += sectors_in(sectors)
@@ -265,7 +266,7 @@ def meet_tags(c, stage, time):
     if stage.kind == Kind.TEXTURE_LOAD:
         return texture_lookup(c, stage.line, stage.access, time)
     if stage.kind == Kind.GLOBAL_STORE:
-        return store(c, stage.line, stage.sectors, stage.access, local, time)
+        return store(c, stage, local, time)
     if stage.kind == Kind.L2_LOAD and not local:
         return load_below(c, stage.line, stage.sectors, stage.access, time)
     return load(c, stage.line, stage.sectors, stage.access, time)

@@ -2,7 +2,7 @@
 (docs/timing-rules.md, rule 11)."""
 
 from abstim.engine import mbarriers
-from abstim.engine.accesses import sectors_in
+from abstim.engine.accesses import ALL_WORDS, sectors_in
 from abstim.engine.address_map import address
 from abstim.engine.operand_collectors import write_back
 from abstim.engine.rules import UNITS_A_CYCLE
@@ -41,9 +41,14 @@ def send(c, line, sectors, kind, who, place, time):
     sm.asked += 1
     request.line, request.sectors, request.kind, request.sm = line, sectors, kind, sm.number
     request.who, request.place, request.flits, request.from_dram = who, place, flits, 0
-    request.due = sent + 1
+    request.due, request.words = sent + 1, ALL_WORDS
     address(m, request)
     return sent
+
+
+def write_words(c, words):
+    """What has been sent last writes these words alone."""
+    c.shared.outbox[c.sm.number, c.sm.asked - 1].words = words
 
 
 def respond_in_order(sm, time):

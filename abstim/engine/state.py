@@ -104,7 +104,8 @@ MACHINE = record(
     "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
     "l1d_index l1d_sectored l1d_banks l1d_dense_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
     "coalesced_bytes",  # 0: by the size of an element
-    "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles l1d_latency_cycles",
+    "block_launch_cycles dispatch_interval_units posted_stores partial_sectors",
+    "shared_cycles const_hit_cycles l1d_latency_cycles",
     "shared_pass_cycles lane_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
@@ -271,11 +272,12 @@ L1D_LINE = record(
     # real memory: the first and last in L1D.waiters that wait for each sector (whole lines: for the first),
     ("waiting waiting_last", np.int32, SECTORS),
     ("joined", np.int16, SECTORS),  # and how many do
-    ("valid coming dirty", np.int8),  # sets of sectors: there, on their way
+    ("valid coming dirty", np.int8),  # sets of sectors: can be read, on their way, written
+    ("written", np.uint32),  # set of words: since the line came
 )
 L1D_LINE = in_whole_lines(L1D_LINE)
 WAITER = record("access next", kind=np.int32)  # places in arrays are one too high throughout; 0: none
-TRANSACTION = record("due", ("line access", np.int32), ("sectors kind", np.int8))
+TRANSACTION = record("due", ("line access", np.int32), ("words", np.uint32), ("sectors kind", np.int8))
 ACCESS = record(  # a memory instruction on its way; as long as a line of the simulating CPU's cache
     ("warp instruction waiting next l1d_misses l2_accesses dram_reads", np.int32),
     ("group", np.int16),  # of an asynchronous copy
@@ -327,7 +329,9 @@ class L1D(NamedTuple):
 
 
 REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM; as long as a line of the simulating CPU's cache
-    "line due",
+    "due",
+    ("line", np.int32),
+    ("words", np.uint32),  # of the line that a store writes
     "row",  # where it lies in DRAM,
     ("bank flits", np.int16),
     ("l2_set", np.int32),  # and in its slice
@@ -367,6 +371,7 @@ L2_LINE = record(
     ("waiting waiting_last", np.int32, SECTORS),  # the second and the last of the reads that wait for each sector,
     ("joined", np.int16, SECTORS),  # and how many do
     ("valid dirty coming", np.int8),  # sets of sectors: can be read, written, asked of DRAM
+    ("written", np.uint32),  # set of words: since the line came
 )
 
 
@@ -518,6 +523,7 @@ class Streams(NamedTuple):
 
     blocks: np.ndarray = of("event", np.uint16)
     records: np.ndarray = of("record", np.uint32)
+    words: np.ndarray = of("record", np.uint32)  # which each store writes of its sectors' line; of those behind it, all
     conflicts: np.ndarray = of("conflict", np.uint8)
     masks: np.ndarray = of("event", np.uint32)
     block_start: np.ndarray = of("block", np.int32)

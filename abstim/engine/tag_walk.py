@@ -5,6 +5,7 @@ import numpy as np
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.clear import begin, context_of
+from abstim.engine.l1d import write_sectors
 from abstim.engine.l2 import begin_line, first_way, is_atomic, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.perfect_memory import access
@@ -52,9 +53,11 @@ def touch_slice(shared, request, n, opens):
         if l2.line[k].dirty:
             open_row(shared, l2.tag[k] - 1)
         begin_line(l2, k, request.line)
-    l2.line[k].valid |= request.sectors
-    if written or is_atomic(request):
-        l2.line[k].dirty |= request.sectors
+    if written:
+        l2.line[k].valid |= write_sectors(l2.line[k], request.sectors, request.words)
+    else:
+        l2.line[k].valid |= request.sectors
+        l2.line[k].dirty |= request.sectors if is_atomic(request) else 0
     use(l2, k)
     return missed and not opens
 

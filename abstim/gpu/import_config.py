@@ -106,7 +106,7 @@ _NUMBERS = ("sets", "line_bytes", "ways", "mshrs", "merges", "miss_queue")
 
 
 def cache_of(option: Option) -> dict[str, Any] | None:
-    """Parts of the cache an option describes, by name: _NUMBERS, `sectored`, letters as written; None for `none`.
+    """Parts of the cache an option describes, by name: _NUMBERS, `sectored`, `lazy`, its letters; None for `none`.
 
     Version 3 of GPGPU-Sim has neither type nor port, and its oldest strings no index. Raises InputError for anything
     else."""
@@ -116,7 +116,7 @@ def cache_of(option: Option) -> dict[str, Any] | None:
     if match is None:
         raise option.fail("a cache such as S:64:128:16,L:B:m:L:P,A:192:4,32:0,32, or none")
     parts = {name: int(text) if name in _NUMBERS else text or "L" for name, text in match.groupdict().items()}
-    return parts | {"sectored": match["type"] == "S"}
+    return parts | {"sectored": match["type"] == "S", "lazy": match["write_allocate"] == "L"}
 
 
 def timing_of(option: Option) -> dict[str, float]:

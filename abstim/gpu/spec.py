@@ -164,6 +164,7 @@ class Spec(HashedOnce):
     l1d_write_allocate: bool = _flag()
     l1d_replacement: str = _choice("lru", "fifo")
     posted_stores: bool = _flag()  # with real memory nothing but a fence waits for a store that has left the SM
+    partial_sectors: bool = _flag()  # with real memory a read of a sector that stores have written in part fetches it
     unified_l1d_bytes: int = _whole(0, 1 << 24)
     shared_options_kib: str = _sizes()
     l1t_sets: int = _power_of_two(4096)
@@ -343,7 +344,7 @@ class Condition(NamedTuple):
 
 
 _BEHIND_L1 = (
-    r"flit_bytes|packet_header_bytes|(inject|crossbar|l2|slice|channel|dram)_.*|posted_stores"
+    r"flit_bytes|packet_header_bytes|(inject|crossbar|l2|slice|channel|dram)_.*|posted_stores|partial_sectors"
     r"|(l1i|const|l1d)_mshrs|l1i_prefetch_lines|l1d_mshr_merges|l1d_miss_queue"
 )
 _OF_CODE_CACHE, _OF_CONSTANTS = r"l1i_(sets|ways|mshrs|prefetch_lines|miss_.*)", r"const_(sets|ways|line_bytes|mshrs)"

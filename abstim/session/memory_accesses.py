@@ -119,6 +119,8 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     keep = ~wide[owner] | (found.place < enough[owner] // 4)
     whole = wide[owner] & keep
     records = np.where(whole, trace.records | np.uint32(ALL_SECTORS << SECTOR_SHIFT), trace.records)
+    partial = ~whole[trace.partial_at]
+    trace = replace(trace, partial_at=trace.partial_at[partial], partial_words=trace.partial_words[partial])
     return replace(inputs, trace=_kept(trace, records, owner, keep))
 
 
@@ -154,8 +156,7 @@ def _kept(
     """A trace with some of its records, one at least of each access."""
     kept = owner[keep]
     more = np.append(kept[1:] == kept[:-1], False)
-    offsets = np.concatenate([[0], np.cumsum(keep)])[trace.record_offsets]
-    return replace(trace, records=records[keep] & ~np.uint32(MORE) | more, record_offsets=offsets)
+    return trace.keeping(keep, records[keep] & ~np.uint32(MORE) | more)
 
 
 def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:

@@ -94,9 +94,11 @@ def _load_generic(unit: Unit, where: Value, kind: str, size: int, count: int) ->
 
 
 def _store_generic(unit: Unit, where: Value, values: list[Value], size: int) -> None:
-    name = _branches(unit, where)
+    first, total, name = unit.context("records", "ptr"), size * len(values), _branches(unit, where)
     _store_values(unit, "global", where, values, size)
-    _scattered(unit, _hosts_elsewhere(unit, name, where, size * len(values)), values, size)
+    host = _hosts_elsewhere(unit, name, where, total)
+    unit.e.call("note_words_elsewhere", first, where, unit.lanes(), total)
+    _scattered(unit, host, values, size)
     _join(unit, name)
 
 
@@ -182,14 +184,18 @@ def _note(unit: Unit) -> None:
 
 
 def _store_values(unit: Unit, space: str, where: Value, values: list[Value], size: int) -> None:
-    e = unit.e
+    e, first, total = unit.e, unit.context("records", "ptr"), size * len(values)
     if space == "global":
         _note(unit)
     if len(values) == 1 and space in ("global", "shared"):
         e.call(f"st_{space}_{8 * size}", where, values[0], unit.lanes())
-        return
-    space = "stored" if space == "global" else space
-    _scattered(unit, e.call(f"check_{space}", where, unit.lanes(), size * len(values)), values, size)
+    else:
+        host = e.call(f"check_{'stored' if space == 'global' else space}", where, unit.lanes(), total)
+        _scattered(unit, host, values, size)
+    if space == "global":
+        e.call("note_words", first, where, unit.lanes(), size)
+    elif space == "local":
+        e.call("note_local_words", first, where, unit.lanes(), total)
 
 
 def _scattered(unit: Unit, host: Value, values: list[Value], size: int) -> None:

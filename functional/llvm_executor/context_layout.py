@@ -18,6 +18,7 @@ CONTEXT = (
     "stores", "stores_step",  # address at which the next store notes where its records lie; 8, or 0: not noted
     "const", "const_limit", "param", "param_limit", "shared", "shared_limit", "local", "local_limit", "local_stride",
     "records", "records_stop",  # host addresses: next line record, end of the buffer
+    "partial",  # host address of the next note {host address of a record, words} of a store that left some out
     "conflicts", "conflicts_stop",  # the same for bank passes
     "event", "event_stop", "blocks", "masks",  # next event and capacity, and host addresses of the two streams
     "used", "turn_stop", "budget",  # thread instructions: so far, where the running warp must yield, and at most
@@ -46,8 +47,8 @@ MOST_KEPT_BYTES = 1 << 28  # of anything that outlives a launch
 LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
 _POINTERS = (
-    "starts ends touched pages saved saved_count records conflicts segments kernel frames thread_blocks zero counts "
-    "slots tree slot_frames times turns_of block_cycles spreads paces rank_bases"
+    "starts ends touched pages saved saved_count records partial conflicts segments kernel frames thread_blocks zero "
+    "counts slots tree slot_frames times turns_of block_cycles spreads paces rank_bases"
 )
 Context: Any = record_type(CONTEXT, frozenset(_POINTERS.split()))
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from functional.isa.memory import WINDOWS
-from functional.jit.native import I1, I8, I32, I64, LANES, Flags, Lanes64, inlined, op, routine
+from functional.jit.native import I1, I8, I32, I64, LANES, Flags, Lanes64, Pointer, inlined, op, routine
 from functional.llvm_executor.context_layout import LOADED, STORED, Context
 from functional.llvm_executor.runtime_records import (
     conflict,
     conflict_lanes,
+    note_local_words,
     record,
     record_lanes,
     record_local,
@@ -231,6 +232,15 @@ def record_writes(ctx: Context, address: Lanes64, mask: I32) -> None:
 
 
 _SHARED, _LOCAL = WINDOWS["shared"], WINDOWS["local"]
+
+
+@routine
+def note_words_elsewhere(ctx: Context, first: Pointer, address: Lanes64, mask: I32, size: I64) -> None:
+    """Of a generic store to local memory."""
+    if op.reduce_umin(op.where(Flags(mask), address, -1)) >= _LOCAL[0]:
+        note_local_words(ctx, first, address - _LOCAL[0], mask, size)
+
+
 _check_local, _locate_shared = SPACES["local"].check, SPACES["shared"].locate
 
 

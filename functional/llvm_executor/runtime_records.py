@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functional.jit.native import I8, I32, I64, LANES, Flags, Lanes8, Lanes32, Lanes64, Pointer, inlined, op, routine
 from functional.llvm_executor.context_layout import Context
-from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
+from functional.traces.line_record import EACH_SECTOR, LINE_SHIFT, MORE, SECTOR_SHIFT, SPREAD, WORDS_A_SECTOR
 from functional.traces.trace import LOCAL_WINDOW_LINE
 
 SECTOR = 1 << SECTOR_SHIFT  # the first one of a line, in a record
 _BEFORE = (0, *LANES[:-1])
+_WORDS = tuple(4 * lane for lane in LANES)
 _QUARTERS = tuple(lane // 8 for lane in LANES)
 
 
@@ -112,6 +113,46 @@ def record_local(ctx: Context, address: Lanes64, mask: I32, size: I64) -> None:
         if done >= size:
             break
     close_records(ctx, at, end)
+
+
+@inlined
+def note_unless_full(ctx: Context, record: Pointer, words: I32) -> None:
+    """A store has written these words of the line of a record: note it if some of a touched sector are left out."""
+    touched = (record[I32, 0] >> SECTOR_SHIFT & 15) * SPREAD & EACH_SECTOR
+    if words != touched * WORDS_A_SECTOR:
+        to = ctx.partial
+        to[Pointer, 0], to[I64, 1] = record, I64(words)
+        ctx.partial = to + 16
+
+
+@routine
+def note_words(ctx: Context, first: Pointer, address: Lanes64, mask: I32, size: I64) -> None:
+    """What a store of elements of `size` bytes to global memory has left out of the sectors of its records, the first
+    of which is at `first`. Of an element of less than a word, all of whose bytes must be written."""
+    lowest = address[I64(op.cttz(mask))]
+    whole = (mask == -1) & (size == 4) & (lowest & 31 == 0)
+    if (mask == 0) | whole & (I32(address != Lanes64(lowest) + _WORDS) == 0):
+        return
+    bits = Lanes32(1) << (Lanes32(address >> 2) & 31)
+    bits = op.where(size == 8, bits | bits << 1, bits)
+    at, lines, bytes_ = first, Lanes32(address >> 7), Lanes32(address) & 3
+    while at != ctx.records:
+        here, words, byte = I32(lines == at[I32, 0] >> LINE_SHIFT) & mask, I32(-1), I32(0)
+        while byte < 4:
+            words &= op.reduce_or(op.where(Flags(here & I32(bytes_ == byte)), bits, 0))
+            byte += I32(size)
+        note_unless_full(ctx, at, words)
+        at += 4
+
+
+@routine
+def note_local_words(ctx: Context, first: Pointer, address: Lanes64, mask: I32, size: I64) -> None:
+    """The same of local memory, and all of an access: a lane has a word of each line, and writes it or a part of it."""
+    at, word = first, Lanes32(address >> 2) + LOCAL_WINDOW_LINE
+    while (mask != 0) & (at != ctx.records):
+        behind = Lanes32(at[I32, 0] >> LINE_SHIFT) - word
+        note_unless_full(ctx, at, op.where(size < 4, I32(0), I32(behind < I32(size >> 2)) & mask))
+        at += 4
 
 
 @inlined

@@ -10,7 +10,7 @@ from functional.execution.computer import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
-from functional.traces.trace import OFFSETS, STREAMS, Trace
+from functional.traces.trace import OFFSETS, STREAMS, Trace, offsets_of
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer
@@ -58,6 +58,7 @@ class Buffers:
         self.blocks, self.masks = np.empty(_FIRST, np.uint16), np.empty(_FIRST, np.uint32)
         self.records, self.conflicts = np.empty(_FIRST, np.uint32), np.empty(_FIRST, np.uint8)
         self.stores = np.empty(_FIRST, np.int64)  # as many as records: each store has one or more
+        self.partial = np.empty((_FIRST, 2), np.int64)  # as many: {host address of a record, words that were written}
         self.segments = np.empty((1 << 12, SEGMENT_WORDS), np.int64)
         self.sorted = Room()
 
@@ -86,7 +87,7 @@ class Streams(Buffers):
     def begin(self, rows: int) -> None:
         """A chunk of `rows` warps is to come."""
         self.counts = np.zeros((rows, 2), np.int64)
-        self._set(segment=0, stores=self.stores.ctypes.data)
+        self._set(segment=0, stores=self.stores.ctypes.data, partial=self.partial.ctypes.data)
         self.grow()
 
     def note_stores(self) -> None:
@@ -96,6 +97,10 @@ class Streams(Buffers):
     def noted_stores(self) -> np.ndarray:
         """Host addresses of the first record of each store of the chunk."""
         return self.stores[: (self._get("stores") - self.stores.ctypes.data) // self.stores.itemsize]
+
+    def noted_words(self) -> np.ndarray:
+        """Of the chunk's stores that left out some of a sector: {host address of a record, words}."""
+        return self.partial[: (self._get("partial") - self.partial.ctypes.data) // self.partial.strides[0]]
 
     def keep(self, buffers: Buffers) -> None:
         """Hand grown buffers back for the next launch."""
@@ -144,12 +149,14 @@ class Streams(Buffers):
         self._point()
 
     def _grow_records(self, records: int, segments: int) -> None:
-        old, noted = self.records.ctypes.data, len(self.noted_stores())
+        old, noted, words = self.records.ctypes.data, len(self.noted_stores()), self.noted_words()
         self.records = _longer(self.records, records, self.room)
         moved = self.records.ctypes.data - old
         self.segments[:segments, 2] += moved
         self.stores[:noted] += moved
-        self.stores = _longer(self.stores, noted, self.room)
+        words[:, 0] += moved
+        self.stores, self.partial = _longer(self.stores, noted, self.room), _longer(self.partial, len(words), self.room)
+        self._set(partial=self.partial.ctypes.data + len(words) * self.partial.strides[0])
         self._set(records=old + moved + 4 * records, stores=self.stores.ctypes.data + noted * self.stores.itemsize)
 
     def add(self, stream: str, rows: np.ndarray, values: np.ndarray) -> None:
@@ -159,12 +166,21 @@ class Streams(Buffers):
         which = ("records", "conflicts").index(stream)
         self.grow(len(values) * (which == 0), len(values) * (which == 1), len(starts))
         buffer, places = getattr(self, stream), [self._get("records"), self._get("conflicts")]
-        buffer[ends[which] : ends[which] + len(values)] = values
+        buffer[ends[which] : ends[which] + len(values)] = values.astype(buffer.dtype)
+        if values.dtype == np.uint64:
+            self._note_words(values >> np.uint64(32))
         table = self.segments[segment : segment + len(starts)]
         table[:, 0], table[:, 1], table[:, 2:] = rows[starts], event, places
         table[:, 2 + which] += starts * buffer.itemsize
         places[which] += len(values) * buffer.itemsize
         self._set(segment=segment + len(starts), records=places[0], conflicts=places[1])
+
+    def _note_words(self, left_out: np.ndarray) -> None:
+        """Words that stores left out of the sectors of each of the next records (line_record.with_words)."""
+        some, noted = np.flatnonzero(left_out), len(self.noted_words())
+        rows = self.partial[noted : noted + len(some)]
+        rows[:, 0], rows[:, 1] = self._get("records") + some * self.records.itemsize, ~left_out[some].astype(np.uint32)
+        self._set(partial=self.partial.ctypes.data + (noted + len(some)) * self.partial.strides[0])
 
     def parts(self, first: int) -> list[StreamPart]:
         """What the turns from number `first` on have written, in order."""
@@ -187,11 +203,26 @@ class Streams(Buffers):
         job = np.zeros(len(JOB), np.int64)
         job[:4] = self.segments.ctypes.data, segments, warps, places.ctypes.data
         job[4:7] = [array.ctypes.data for array in offsets.values()]
-        streams = self._slices(ends) if call("measure", job.ctypes.data) else self._sorted(job, ends)
+        in_order = call("measure", job.ctypes.data)
+        partial = self._partial(None if in_order else self.segments[: segments + 1])
+        streams = self._slices(ends) if in_order else self._sorted(job, ends)
         return Trace(
             thread_blocks=thread_blocks.astype(np.int64), warps_per_block=warps_per_block, **streams, **offsets,
-            warp_instructions=self.counts[:, 0].copy(), thread_instructions=self.counts[:, 1].copy(),
+            warp_instructions=self.counts[:, 0].copy(), thread_instructions=self.counts[:, 1].copy(), **partial,
         )  # fmt: skip
+
+    def _partial(self, segments: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Which records of the chunk left out words of a sector, once `segments` (None: all) are sorted by warp."""
+        noted = self.noted_words()
+        at = (noted[:, 0] - self.records.ctypes.data) // self.records.itemsize - self._first[1]
+        if segments is not None:
+            starts = (segments[:, 2] - self.records.ctypes.data) // self.records.itemsize - self._first[1]
+            by_warp = np.argsort(segments[:-1, 0], kind="stable")
+            moved = np.empty(len(by_warp), np.int64)
+            moved[by_warp] = offsets_of(np.diff(starts)[by_warp])[:-1]
+            at += (moved - starts[:-1])[np.searchsorted(starts, at, side="right") - 1]
+        order = np.argsort(at)
+        return {"partial_at": at[order], "partial_words": noted[order, 1].astype(np.uint32)}
 
     def _slices(self, ends: list[int]) -> dict[str, np.ndarray]:
         """Streams that are in order as they were written."""

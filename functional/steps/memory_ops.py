@@ -23,6 +23,7 @@ from functional.traces.line_record import (
     line_records,
     repeat_active,
     sector_numbers,
+    with_words,
 )
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
@@ -303,14 +304,15 @@ def _split_generic(frame: Frame, inst: Instruction, active: np.ndarray, addresse
         yield Lanes(frame, inst, SPACES["global"], repeat_active(addresses, active, some), active, some)
 
 
-def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
-    """Log the line records of an access, or its bank passes if the instruction names shared memory."""
+def record(frame: Frame, shared: bool, size: int, parts: list[Lanes], stored: int = 0) -> None:
+    """Log the line records of an access, or its bank passes if the instruction names shared memory. `stored`: bytes of
+    the elements that it writes; 0: it writes none."""
     if shared:
         frame.machine.conflicts.append((frame.index, _passes(frame, parts)))
     elif len(parts) == 1 and parts[0].space.name != "shared":
-        log_records(frame, _records_of(parts[0], size), parts[0].some)
+        log_records(frame, _records_of(parts[0], size, stored), parts[0].some)
     else:  # lines of all spaces, then one record a pass of shared memory
-        found = [_records_of(part, size) for part in parts]
+        found = [_records_of(part, size, stored) for part in parts]
         chosen = [
             each if part.some is None else tuple(column[part.some[each[0]]] for column in each)
             for part, each in zip(parts, found, strict=True)
@@ -318,12 +320,15 @@ def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
         log_records(frame, joined_records(chosen, frame.count), None)  # type: ignore[arg-type]
 
 
-def _records_of(part: Lanes, size: int) -> Records:
+def _records_of(part: Lanes, size: int, stored: int) -> Records:
     """Of a part of an access, in rows without an active lane too; of shared memory a record a pass."""
     frame = part.frame
     if (sectors := part.space.sectors(frame, part, size)) is None:
         return pass_records(_passes(frame, [part]))
-    return line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
+    records = line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
+    if not stored or part.space.name not in ("global", "local"):
+        return records
+    return with_words(records, frame.full(part.addresses), part.lanes, stored, size * (part.space.name == "local"))
 
 
 def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
@@ -394,6 +399,6 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
             at, words = frame.full(part.places("stores", size, count, values)), part.words(size)
             for i, value in enumerate(values):
                 words[at[part.chosen] + i if i else at[part.chosen]] = value[part.chosen]
-        record(frame, place.space in SHARED, size * count, parts)
+        record(frame, place.space in SHARED, size * count, parts, size)
 
     return step

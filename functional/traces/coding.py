@@ -17,7 +17,7 @@ import numpy as np
 from functional.errors import refuse
 from functional.traces.trace import COUNTS, DTYPES, OFFSETS, Trace
 
-MAGIC = b"abstrc01"  # the last two digits are the version
+MAGIC = b"abstrc02"  # the last two digits are the version
 
 
 class DamagedError(ValueError):
@@ -132,7 +132,8 @@ def _check_lengths(lengths: dict[str, int], warps_per_block: int, most_warps: in
     if warps_per_block < 1 or warps < 0 or (most_warps is not None and warps > most_warps):
         raise ValueError(f"{lengths['thread_blocks']} thread blocks of {warps_per_block} warps")
     wrong = [name for name in OFFSETS if lengths[name] != warps + 1] + [n for n in COUNTS if lengths[n] != warps]
-    if wrong or lengths["masks"] != lengths["blocks"] or min(lengths.values()) < 0:
+    pairs = lengths["masks"] != lengths["blocks"] or lengths["partial_at"] != lengths["partial_words"]
+    if wrong or pairs or min(lengths.values()) < 0:
         raise ValueError(f"not every array is as long as {warps} warps need")
 
 

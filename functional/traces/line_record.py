@@ -17,7 +17,6 @@ records take one access a row and treat every column as an active lane: a caller
 lane by that of an active lane of the same warp, which changes no result."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,7 +32,6 @@ from functional.traces.trace import (
     SECTOR_BYTES,
     SHARED_WINDOW_LINE,
     Trace,
-    offsets_of,
 )
 
 SECTORS_A_LINE = LINE_BYTES // SECTOR_BYTES
@@ -41,6 +39,7 @@ ALL_SECTORS = (1 << SECTORS_A_LINE) - 1
 MORE = 1
 SECTOR_SHIFT = 1
 LINE_SHIFT = SECTOR_SHIFT + SECTORS_A_LINE
+SPREAD, EACH_SECTOR, WORDS_A_SECTOR = 0x204081, 0x1010101, 255  # four bits, each to the first one of a byte
 FIRST_GLOBAL_LINE = GLOBAL_BASE // LINE_BYTES
 SHARED_PASS = SHARED_WINDOW_LINE << LINE_SHIFT | ALL_SECTORS << SECTOR_SHIFT  # a cycle of a generic access to shared
 
@@ -53,6 +52,11 @@ def line_of(record: Any) -> Any:
 def sectors_of(record: Any) -> Any:
     """Sector bits of a record; none if no lane was active."""
     return (record >> SECTOR_SHIFT) & ALL_SECTORS
+
+
+def words_of(sectors: Any) -> Any:
+    """The words of a line that its sectors hold: bit w for bytes 4 w .. 4 w + 3."""
+    return (sectors * SPREAD & EACH_SECTOR) * WORDS_A_SECTOR
 
 
 def more_follow(record: Any) -> Any:
@@ -160,7 +164,7 @@ def without_phases(trace: Trace) -> Trace:
     chosen = np.flatnonzero(kept)
     ends[chosen[:-1]] = access[chosen[1:]] != access[chosen[:-1]]
     records = np.where(ends, records & ~np.uint32(MORE), records | np.uint32(MORE))[kept]
-    return replace(trace, records=records, record_offsets=offsets_of(kept)[trace.record_offsets])
+    return trace.keeping(kept, records)
 
 
 BANKS = 32
@@ -210,16 +214,39 @@ def pack_records(rows: np.ndarray, lines: np.ndarray, bits: np.ndarray) -> UInt3
     return records
 
 
+def with_words(
+    records: Records, addresses: Integer[np.ndarray, "row lane"], active: Bool[np.ndarray, "row lane"], size: int,
+    local_bytes: int = 0,
+) -> Records:  # fmt: skip
+    """A store's records, with what it left out of their sectors in bits 32 to 63, a bit a word: of elements of `size`
+    bytes to global memory, or of `local_bytes` a lane to local memory. Of a word all bytes must be written."""
+    rows, packed_ = records
+    where, lanes = addresses[rows].astype(np.int64), active[rows]
+    line, words = line_of(packed_.astype(np.int64))[:, None], np.full(len(rows), 0xFFFFFFFF, np.uint32)
+    if local_bytes:
+        behind = line - LOCAL_WINDOW_LINE - (where >> 2)
+        lanes = lanes & (behind >= 0) & (behind < local_bytes // 4)
+        words = np.bitwise_or.reduce(np.where(lanes, _ONE << np.arange(32, dtype=np.uint32), 0), axis=1)
+    else:
+        bits = np.uint32(3 if size == 8 else 1) << (where >> 2 & 31).astype(np.uint32)
+        for byte in range(0, 4, size):
+            written = lanes & (where // LINE_BYTES == line) & (where & 3 == byte)
+            words &= np.bitwise_or.reduce(np.where(written, bits, np.uint32(0)), axis=1)
+    left_out = np.where(words == words_of(sectors_of(packed_)), np.uint32(0), ~words)
+    return rows, packed_ | left_out.astype(np.uint64) << np.uint64(32)
+
+
 def joined_records(parts: Sequence[Records], rows: int) -> Records:
     """The records of several parts of each row's access as those of one, by row, then ascending line number; an empty
     one for each of the `rows` that has none."""
     given = [np.concatenate([np.zeros(0, np.int64), *(row for row, _ in parts)])]
     given.append(np.setdiff1d(np.arange(rows), given[0]))
     row = np.concatenate(given)
-    record = np.concatenate([*(found for _, found in parts), np.zeros(len(given[1]), np.uint32)]).astype(np.uint32)
+    found = np.concatenate([*(found for _, found in parts), np.zeros(len(given[1]), np.uint64)]).astype(np.uint64)
+    record, left_out = found.astype(np.uint32), found >> np.uint64(32) << np.uint64(32)
     order = np.lexsort((line_of(record), row))
     row, record = row[order], record[order]
-    return row, pack_records(row, line_of(record), sectors_of(record))
+    return row, pack_records(row, line_of(record), sectors_of(record)) | left_out[order]
 
 
 def repeat_active(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
-from functional.arrays import Int64, UInt8, UInt16, UInt32
+from functional.arrays import Bool, Int64, UInt8, UInt16, UInt32
 
 # Memory is named by line; functional.traces.line_record packs what an access touches.
 LINE_BYTES = 128
@@ -36,8 +36,9 @@ OFFSETS = tuple(dict.fromkeys(STREAMS.values()))
 COUNTS = ("warp_instructions", "thread_instructions")
 DTYPES = {
     "thread_blocks": "<i8", **dict.fromkeys((*OFFSETS, *COUNTS), "<i8"),
-    **dict(zip(STREAMS, ("<u2", "<u4", "<u4", "u1"), strict=True)),
+    **dict(zip(STREAMS, ("<u2", "<u4", "<u4", "u1"), strict=True)), "partial_at": "<i8", "partial_words": "<u4",
 }  # fmt: skip
+PARTIAL_BYTES = 12
 _WORTH_COPYING = 1 << 22  # bytes below which starting threads takes as long as it saves
 
 
@@ -48,7 +49,9 @@ class Trace:
     `blocks`: the basic block ids a warp executes, in order (divergent paths one after the other, taken path first);
     `masks`: the active mask on entry of each; `records`: line records of every executed ld/st/atom on global, local,
     const, param and generic space, in order (`functional.traces.line_record`); `conflicts`: for every shared-memory
-    instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active)."""
+    instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active). Stores fill the
+    sectors they touch but for those of the records at the positions `partial_at`, of whose lines they wrote the words
+    `partial_words`, bit w for bytes 4 w .. 4 w + 3: of a vector the first element alone, as GPGPU-Sim 4.2 counts."""
 
     thread_blocks: Int64[np.ndarray, " tb"]  # linear ids, x fastest
     warps_per_block: int
@@ -61,15 +64,21 @@ class Trace:
     conflict_offsets: Int64[np.ndarray, " warp_plus_1"]
     warp_instructions: Int64[np.ndarray, " warp"]  # issued, a warp
     thread_instructions: Int64[np.ndarray, " warp"]  # active: mask AND guard, summed over lanes
+    partial_at: Int64[np.ndarray, " partial"] = field(default_factory=lambda: np.zeros(0, np.int64))  # ascending
+    partial_words: UInt32[np.ndarray, " partial"] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the streams (not the offsets)."""
-        return sum(getattr(self, name).nbytes for name in STREAMS)
+        return sum(getattr(self, name).nbytes for name in STREAMS) + PARTIAL_BYTES * len(self.partial_at)
 
     def nbytes_before(self) -> Int64[np.ndarray, " tb_plus_1"]:
         """Bytes of the streams of the thread blocks before each, and of all."""
-        return sum(getattr(self, name).itemsize * self._offsets(name)[:: self.warps_per_block] for name in STREAMS)
+        each = self.warps_per_block
+        partial = np.searchsorted(self.partial_at, self.record_offsets[::each])
+        return PARTIAL_BYTES * partial + sum(
+            getattr(self, name).itemsize * self._offsets(name)[::each] for name in STREAMS
+        )
 
     def part(self, first: int, stop: int) -> Trace:
         """The thread blocks at positions `first` to `stop` - 1, as views where possible."""
@@ -82,7 +91,20 @@ class Trace:
             own = getattr(self, name)[warps.start : warps.stop + 1]
             offsets[name] = own - own[0]
         counts = {name: getattr(self, name)[warps] for name in COUNTS}
-        return Trace(self.thread_blocks[first:stop], self.warps_per_block, **streams, **offsets, **counts)
+        records = self.record_offsets[[warps.start, warps.stop]]
+        partial = slice(*np.searchsorted(self.partial_at, records))
+        return Trace(
+            self.thread_blocks[first:stop], self.warps_per_block, **streams, **offsets, **counts,
+            partial_at=self.partial_at[partial] - records[0], partial_words=self.partial_words[partial],
+        )  # fmt: skip
+
+    def keeping(self, kept: Bool[np.ndarray, " record"], records: UInt32[np.ndarray, " kept"]) -> Trace:
+        """The trace with some of its records alone, which are now `records`."""
+        before, partial = offsets_of(kept), kept[self.partial_at]
+        return replace(
+            self, records=records, record_offsets=before[self.record_offsets],
+            partial_at=before[self.partial_at[partial]], partial_words=self.partial_words[partial],
+        )  # fmt: skip
 
     def _offsets(self, stream: str) -> Int64[np.ndarray, " warp_plus_1"]:
         return getattr(self, STREAMS[stream])
@@ -108,6 +130,9 @@ def concatenate(traces: Sequence[Trace], warps_per_block: int, threads: int = 1)
         for stream, name in STREAMS.items():
             target = whole[name][warps[number] + 1 : warps[number + 1] + 1]
             np.add(getattr(trace, name)[1:], starts[stream][number], out=target)
+        whole["partial_at"][starts["partial_at"][number] : starts["partial_at"][number + 1]] += starts["records"][
+            number
+        ]
 
     if threads == 1 or sum(array.nbytes for array in whole.values()) < _WORTH_COPYING:
         list(map(copy, range(len(traces))))

@@ -106,12 +106,15 @@ class ArrayMachine(Machine):
         row = np.repeat(self.all_rows, events)
         warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
         thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
-        records, accesses = self._stream(self.records, np.uint32)
+        found, accesses = self._stream(self.records, np.uint64)
+        records, partial = found.astype(np.uint32), np.flatnonzero(found >> np.uint64(32))
         conflicts, shared = self._stream(self.conflicts, np.uint8)
         starts = offsets_of(events), offsets_of(accesses), offsets_of(shared)
         streams = blocks, masks, records, conflicts
         blocks_run = self.thread_blocks.astype(np.int64)
-        return Trace(blocks_run, self.warps_per_block, *streams, *starts, warp, thread + self.guarded)
+        counts = warp, thread + self.guarded
+        words = ~(found[partial] >> np.uint64(32)).astype(np.uint32)
+        return Trace(blocks_run, self.warps_per_block, *streams, *starts, *counts, partial, words)
 
     def _stream(self, entries: Entries, dtype: type) -> tuple[np.ndarray, np.ndarray]:
         """(values, how many a warp), warp after warp."""

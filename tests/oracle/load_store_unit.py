@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from abstim.gpu.config import Gpu
 from functional.traces.trace import LOCAL_WINDOW_LINE
 from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
-from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
+from oracle.memory_side import ATOMIC, EVERY_WORD, READ, WRITE, MemorySide
 from oracle.real_memory import ALL, CONST_LINE, L1d, Lines, Link, Results, Whole
 from oracle.resources import MEM, NEVER, AtPort, Port
 from precharacterize.classify import Kind
@@ -205,8 +205,9 @@ class LoadStoreUnit:
         p.waiting += len(sectors)
         added = -(-p.what.lanes // sum(len(touched) for _, touched in p.what.records)) if p.what.lanes else 0
         p.last_entry = self.link.send(
-            line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry, added
-        )
+            line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry, added,
+            p.what.words.get(line, EVERY_WORD),
+        )  # fmt: skip
         p.entry = p.last_entry + 1
         return True
 

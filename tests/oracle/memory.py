@@ -53,6 +53,7 @@ class Access:
         self.phases = [phase for *phase, away in met if not away]
         self.elsewhere = [(away, barrier, phase) for barrier, phase, _, away in met if away]  # ranks on
         self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
+        self.words: dict[int, int] = {}  # that a store writes of each line, if it leaves some out
         self.passes = sum(line == SHARED_WINDOW_LINE for line, _ in self.records)  # of shared memory
 
     @property

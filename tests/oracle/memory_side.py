@@ -9,6 +9,7 @@ from abstim.gpu.config import Gpu
 from oracle.address_map import Map
 
 READ, WRITE, ATOMIC = 0, 1, 2
+EVERY_WORD = 0xFFFFFFFF  # of a line, as bits
 UNITS = 64  # a cycle's; replies leave and come at a multiple of them
 
 
@@ -28,6 +29,7 @@ class Request:
     answered: bool = True  # somebody waits for it
     bursts: int = 0
     added: int = 0
+    words: int = EVERY_WORD  # that a store writes of the line
     done: int | None = None  # when it was answered, and
     followers: list[Request] = field(default_factory=list)  # reads that are answered with it
 
@@ -105,6 +107,7 @@ class Line:
     used: int = 0
     valid: set[int] = field(default_factory=set)
     dirty: set[int] = field(default_factory=set)
+    words: int = 0  # written since it came
     waiting: dict[int, list[Request]] = field(default_factory=dict)  # by sector on its way
 
 
@@ -291,7 +294,7 @@ class Slice:
 
     def _write(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
         missed = False
-        if line is not None and sector in line.valid:
+        if line is not None and sector in line.valid | line.dirty:
             self._occupy(self.sector, time)
         else:
             if len(self.missing) >= self.spec.l2_miss_queue:
@@ -301,7 +304,9 @@ class Slice:
                 return False
             missed = sector not in line.waiting
         self._count(request, missed)
-        line.valid.add(sector)
+        line.words |= request.words & 255 << 8 * sector
+        if line.words >> 8 * sector & 255 == 255:
+            line.valid.add(sector)
         line.dirty.add(sector)
         self._clean(line, time)
         self._reply(request)
@@ -537,13 +542,13 @@ class MemorySide:
 
     def ask(
         self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True,
-        added: int = 0,
+        added: int = 0, words: int = EVERY_WORD,
     ) -> int:  # fmt: skip
         """A request sent at `time`; returns its number. `added`: lanes that add to doubles of each of its sectors."""
         number = len(self.replies)
         self.replies[number] = []
         near = self.where.near(line, sm) if kind == READ else self.where.slice_of(line)
-        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added)
+        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added, words=words)
         self.there.inputs[sm].append((packet, near, time + 1))
         return number
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
@@ -39,7 +41,7 @@ class WarpStream:
 
     program: Program
     blocks: list[int]
-    line_records: list[int]
+    line_records: list[tuple[int, int]]  # and the words that a store writes of its line, as bits
     conflicts: list[int]
     masks: list[int]
     stop: int = 0
@@ -55,10 +57,10 @@ class WarpStream:
         self.stop = int(self.program.table.block_stop[block])
         return int(self.program.table.block_start[block])
 
-    def records(self) -> list[int]:
+    def records(self) -> list[tuple[int, int]]:
         """Records of the next access: up to the first without its "more" bit."""
         found = [self.line_records.pop(0)]
-        while found[-1] & 1:
+        while found[-1][0] & 1:
             found.append(self.line_records.pop(0))
         return found
 
@@ -73,10 +75,12 @@ def stream_of(program: Program, trace: Trace, warp: int) -> WarpStream:
     def cut(values, offsets) -> list[int]:
         return [int(v) for v in values[offsets[warp] : offsets[warp + 1]]]
 
+    words = np.full(len(trace.records), 0xFFFFFFFF, np.int64)
+    words[trace.partial_at] = trace.partial_words
     return WarpStream(
         program,
         cut(trace.blocks, trace.block_offsets),
-        cut(trace.records, trace.record_offsets),
+        list(zip(cut(trace.records, trace.record_offsets), cut(words, trace.record_offsets), strict=True)),
         cut(trace.conflicts, trace.conflict_offsets),
         cut(trace.masks, trace.block_offsets),
     )

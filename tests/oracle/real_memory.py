@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from abstim.gpu.config import Gpu
 from oracle.l1d import set_of
-from oracle.memory_side import READ, UNITS, WRITE, MemorySide, Request
+from oracle.memory_side import EVERY_WORD, READ, UNITS, WRITE, MemorySide, Request
 
 CODE_LINE, CONST_LINE = 0xF0000000 // 128, 0x100000000 // 128  # where instructions and constants lie
 ALL = (0, 1, 2, 3)  # sectors of a line
@@ -35,13 +35,16 @@ class Link:
         most = self.spec.inject_queue_flits + self.spec.crossbar_queue_flits
         return self.waiting_flits + self._flits(kind, sectors) <= most
 
-    def send(self, line: int, sectors: tuple[int, ...], kind: int, then: Then | None, time: int, added: int = 0) -> int:
+    def send(
+        self, line: int, sectors: tuple[int, ...], kind: int, then: Then | None, time: int, added: int = 0,
+        words: int = EVERY_WORD,
+    ) -> int:  # fmt: skip
         """Ask at `time` at the earliest; returns when. `then` None: nobody waits for it."""
         flits = self._flits(kind, len(sectors))
         sent = max(time, self.last_sent + 1, self.free + flits - self.spec.inject_queue_flits)
         self.last_sent, self.free = sent, max(sent, self.free) + flits
         self.waiting_flits += flits
-        number = self.side.ask(sent, self.sm, line, sectors, kind, flits, then is not None, added)
+        number = self.side.ask(sent, self.sm, line, sectors, kind, flits, then is not None, added, words)
         if then is not None:
             self.then[number] = then
         assert len(self.then) * len(ALL) < MOST_ON_THEIR_WAY
@@ -115,8 +118,16 @@ class Sectored:
     used: int = 0
     valid: set[int] = field(default_factory=set)
     coming: set[int] = field(default_factory=set)
-    dirty: set[int] = field(default_factory=set)
+    dirty: set[int] = field(default_factory=set)  # written to
+    words: int = 0  # since it came
     waiting: dict[int, list] = field(default_factory=dict)
+
+
+def written_throughout(line: Sectored, sectors: set[int], what) -> set[int]:
+    """A store goes to sectors of a line: of those, the ones of which all words have been written since it came."""
+    line.dirty |= sectors
+    line.words |= what.words.get(line.number, EVERY_WORD) & sum(255 << 8 * s for s in sectors)
+    return {s for s in sectors if line.words >> 8 * s & 255 == 255}
 
 
 class L1d:
@@ -148,8 +159,10 @@ class L1d:
         self.queue = [leaves for leaves in self.queue if leaves > time]
         return len(self.queue) + spare < self.spec.l1d_miss_queue and self.link.has_room(kind, sectors)
 
-    def _send(self, line: int, sectors: set[int], kind: int, then: Then | None, time: int) -> None:
-        self.queue.append(self.link.send(line, tuple(sorted(sectors)), kind, then, time + 1))
+    def _send(
+        self, line: int, sectors: set[int], kind: int, then: Then | None, time: int, words: int = EVERY_WORD
+    ) -> None:
+        self.queue.append(self.link.send(line, tuple(sorted(sectors)), kind, then, time + 1, 0, words))
 
     def _has_way(self, number: int) -> bool:
         """Is there a way for a line that is not there: one unused, or one for which nothing is on its way?"""
@@ -161,8 +174,8 @@ class L1d:
         here = self._set(number)
         if len(here) == self.ways:
             oldest = min((line for line in here if not line.coming), key=lambda line: line.used)
-            if oldest.dirty:
-                self._send(oldest.number, oldest.dirty, WRITE, None, time)
+            if oldest.dirty and self.spec.l1d_write != "through":
+                self._send(oldest.number, oldest.dirty, WRITE, None, time, oldest.words)
             here.remove(oldest)
         here.append(Sectored(number))
         self._touch(here[-1])
@@ -240,7 +253,7 @@ class L1d:
         """A store meets the tags: rule 12's policies."""
         written, line = set(sectors), self._find(number)
         there = line is not None and written <= line.valid
-        known = line is not None and (not self.spec.l1d_sectored or written <= line.valid | line.coming)
+        known = line is not None and (not self.spec.l1d_sectored or written <= line.valid | line.coming | line.dirty)
         evicts = self.spec.l1d_write in ("local_back", "evict")
         if local and there and evicts:
             self._keep(line, written, access, time)
@@ -266,26 +279,25 @@ class L1d:
                 self._keep(line, written, access, time)
                 return True
             if self.spec.l1d_write_allocate:
-                line.valid |= written - line.coming
+                line.valid |= written_throughout(line, written, access.what) - line.coming
             self._use(line)
         self._go_on(number, written, access, time)
         return True
 
     def _keep(self, line: Sectored, written: set[int], access, time: int) -> None:
-        line.dirty |= written
-        line.valid |= written
+        line.valid |= written_throughout(line, written, access.what)
         self._use(line)
         access.part(time, time)
 
     def _go_on(self, number: int, written: set[int], access, time: int) -> None:
         """To L2, which acknowledges each sector of the segment; nobody waits for that of a posted store."""
-        sectors = self._segment(written)
+        sectors, words = self._segment(written), access.what.words.get(number, EVERY_WORD)
         if self.spec.posted_stores:
-            self._send(number, sectors, WRITE, None, time)
+            self._send(number, sectors, WRITE, None, time, words)
             access.part(time, time)
             return
         access.waiting += len(sectors) - 1
-        self._send(number, sectors, WRITE, lambda _, due: access.part(due, due), time)
+        self._send(number, sectors, WRITE, lambda _, due: access.part(due, due), time, words)
 
     def _segment(self, sectors: set[int]) -> set[int]:
         """Those of the whole line if both its halves are touched and segments are Fermi's."""

@@ -314,7 +314,8 @@ class Sm:
     def next_access(self, warp: Warp, i: int) -> Access:
         """What the trace has of a memory instruction."""
         kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
-        records = [self._lies(r, warp.slot) for r in warp.stream.records()] if kind in RECORD_KINDS else []
+        found = warp.stream.records() if kind in RECORD_KINDS else []
+        records = [self._lies(r, warp.slot) for r, _ in found]
         conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
         loop, lanes = None, warp.stream.mask.bit_count() if self.program.adds_doubles(i) else 0
         if self.program.round(i):
@@ -322,6 +323,8 @@ class Sm:
             loop = Loop(self.program.round(i), self.program.word(i), free, self.word_free)
         way = self.way if self.program.copies(i) == ELSEWHERE else 0
         self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes, way)
+        if self.gpu.spec.partial_sectors:
+            self.accessed.words = {record >> 5: words for record, (_, words) in zip(records, found, strict=True)}
         return self.accessed
 
     def _lies(self, record: int, slot: int) -> int:

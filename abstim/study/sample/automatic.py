@@ -83,13 +83,11 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     counts = np.diff(offsets_of(issued)[trace.block_offsets])
     share = counts / np.maximum(trace.warp_instructions, 1)
     return replace(
-        trace,
+        trace.keeping(records, trace.records[records]),
         blocks=trace.blocks[kept],
         masks=trace.masks[kept],
-        records=trace.records[records],
         conflicts=trace.conflicts[conflicts],
         block_offsets=offsets_of(kept)[trace.block_offsets],
-        record_offsets=offsets_of(records)[trace.record_offsets],
         conflict_offsets=offsets_of(conflicts)[trace.conflict_offsets],
         warp_instructions=counts,
         thread_instructions=np.rint(trace.thread_instructions * share).astype(np.int64),
