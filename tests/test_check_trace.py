@@ -43,6 +43,8 @@ FORGERIES = {
     "other thread blocks": lambda t: {"thread_blocks": t.thread_blocks + (1 << 50)},
     "counts": lambda t: {"warp_instructions": t.warp_instructions - (1 << 60)},
     "lanes": lambda t: {"thread_instructions": t.thread_instructions + (1 << 40)},
+    "words of no record": lambda t: {"partial_at": with_value(t.partial_at, -1, len(t.records))},
+    "words of records in any order": lambda t: {"partial_at": t.partial_at[::-1].copy()},
     "masks of other events": lambda t: {"masks": t.masks[:-1]},
 }
 

@@ -7,9 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ptx_kernels import HEADER, entry
 
 import abstim
 from abstim.gpu.config import load_gpu
+from abstim.session.session import open_session
+from abstim.targets.resolve import ptx_case
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 
@@ -82,6 +85,22 @@ def test_a_launch_is_over_when_l2_has_all_that_it_stored() -> None:
 )
 def test_less_memory_makes_a_kernel_that_needs_it_slower(benchmark: str, slower: str) -> None:
     assert run(benchmark, slower).totals["cycles"] > 1.03 * run(benchmark).totals["cycles"]
+
+
+def test_a_read_of_a_sector_written_in_part_fetches_it(tmp_path: Path) -> None:
+    """32 lanes store every other word of 8 sectors, in L1D too where it allocates them; then the words between."""
+    store = "st.global.u32 [%rd1], %r0; bar.sync 0;"
+    begin = "mad.wide.u32 %rd1, %r0, 8, %rd0;"
+    bodies = {"part": store, "whole": store + "st.global.u32 [%rd1 + 4], %r0; bar.sync 0;"}
+    for name, stores in bodies.items():
+        (tmp_path / f"{name}.ptx").write_text(HEADER + entry(begin + stores + "ld.global.u32 %r1, [%rd1];"))
+    for gpu, fetched in (("gtx480", 8), ("rtx3070", 8), ("rtx3080", 0)):
+        reads = {}
+        for name in bodies:
+            case = ptx_case(str(tmp_path / f"{name}.ptx"), "", [1], [32], ["buf:u32:64"])
+            point = load_gpu(gpu, ["perfect_instruction_cache=true"], timed_code="ptx")
+            reads[name] = abstim.run(open_session(case), point).launches[0].caches["dram_reads"]
+        assert reads["part"] - reads["whole"] == fetched, gpu
 
 
 def test_a_bank_that_nobody_else_wants_answers_within_a_turn() -> None:

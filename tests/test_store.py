@@ -45,7 +45,9 @@ def traces(draw: st.DrawFn) -> Trace:
         for name, dtype in dtypes.items()
     }
     counts = {name: rng.integers(0, 1 << 62, warps) for name in COUNTS}
-    return Trace(thread_blocks=rng.permutation(warps), warps_per_block=1, **streams, **offsets, **counts)
+    at = np.flatnonzero(rng.random(len(streams["records"])) < 0.3)
+    partial = {"partial_at": at, "partial_words": rng.integers(0, 1 << 32, len(at), np.uint32)}
+    return Trace(thread_blocks=rng.permutation(warps), warps_per_block=1, **streams, **offsets, **counts, **partial)
 
 
 def assert_same(got: Trace, want: Trace) -> None:
@@ -147,8 +149,8 @@ DAMAGES = {
         lambda s: _flip(s / "launch-00001.trace", 5000), r"launch-00001.trace: damaged \(the checksum of frame 0"
     ),
     "launch of another version": (
-        lambda s: _replace(s / "launch-00000.trace", b"abstrc01", b"abstrc02"),
-        r"launch-00000.trace: damaged \(it is of version 2, this program reads version 1",
+        lambda s: _replace(s / "launch-00000.trace", b"abstrc02", b"abstrc01"),
+        r"launch-00000.trace: damaged \(it is of version 1, this program reads version 2",
     ),
     "launches swapped": (lambda s: _swap(s), r"launch-0000[01].trace: damaged"),
 }  # fmt: skip

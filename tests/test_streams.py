@@ -239,9 +239,9 @@ def synthetic(lengths: list[int], warps: int) -> Trace:
     offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
     numbers = np.arange(offsets[-1])
     streams = {name: numbers.astype(dtype) for name, dtype in zip(STREAMS, ("u2", "u4", "u4", "u1"), strict=True)}
-    return Trace(
-        np.arange(len(lengths)), warps, **streams, **dict.fromkeys(OFFSETS, offsets), **dict.fromkeys(COUNTS, counts)
-    )
+    cut = dict.fromkeys(OFFSETS, offsets) | dict.fromkeys(COUNTS, counts)
+    partial = {"partial_at": numbers[::3], "partial_words": numbers[::3].astype("u4")}
+    return Trace(np.arange(len(lengths)), warps, **streams, **cut, **partial)
 
 
 def test_no_block_at_all(several: LlvmExecutor) -> None:

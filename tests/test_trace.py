@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ptx_kernels import HEADER, entry, launch
+from test_llvm_executor import LLVM, assert_traces_equal
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run_many
@@ -160,6 +161,24 @@ def test_hardware_accesses_all_of_a_vector_in_local_memory(tmp_path) -> None:
     for model in ("detailed", "analytic"):
         runs = run_many(session, gpus, model=model)
         assert [run.launches[0].caches["l1d_accesses"] for run in runs] == [4, 16]  # sectors
+
+
+def test_what_stores_leave_out_of_the_sectors_they_touch() -> None:
+    """Of vectors all but the first element; of a word all that is not written whole."""
+    body = (
+        ".local .align 4 .b8 l[8]; .reg .b64 %x; mad.wide.u32 %rd1, %r0, 8, %rd0; mad.wide.u32 %rd2, %r0, 4, %rd0;\n"
+        "cvt.u64.u32 %rd3, %r0; add.s64 %rd3, %rd0, %rd3; cvt.u16.u32 %h0, %r0; mad.wide.u32 %rd4, %r0, 2, %rd0;\n"
+        "st.global.u32 [%rd2], %r0; st.global.u32 [%rd1], %r0; st.global.v2.u32 [%rd1], {%r0, %r0};\n"
+        "st.global.u64 [%rd1], %rd0; st.global.u8 [%rd3], %h0; st.global.u8 [%rd2], %h0; st.global.u16 [%rd4], %h0;\n"
+        "setp.lt.u32 %p0, %r0, 9; @%p0 st.global.u32 [%rd2], %r0; mov.u64 %x, l; @%p0 st.local.u32 [%x + 4], %r0;\n"
+        "st.local.u32 [%x], %r0; st.local.u8 [%x], %h0; cvta.local.u64 %x, %x; @%p0 st.u32 [%x], %r0;\n"
+        "ld.global.u32 %r1, [%rd1]; @%p0 ld.local.u32 %r1, [l];"
+    )
+    run = launch(entry(body), {"a": np.zeros(64, U32)})
+    odd, lanes = 0x55555555, 0x1FF
+    expected = {2: odd, 3: odd, 4: odd, 5: odd, 9: 0, 11: lanes, 12: lanes, 14: 0, 15: lanes}
+    assert dict(zip(run.trace.partial_at.tolist(), run.trace.partial_words.tolist(), strict=True)) == expected
+    assert_traces_equal(LLVM.run(run.launch, run.memory), run.trace)
 
 
 def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:

@@ -71,6 +71,9 @@ def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]
         offsets = getattr(trace, name)
         if offsets[0] != 0 or offsets[-1] != len(getattr(trace, stream)) or (offsets[1:] < offsets[:-1]).any():
             return f"{name} do not rise from 0 to the number of {stream}"
+    at = np.concatenate([[-1], trace.partial_at, [len(trace.records)]])
+    if len(trace.partial_words) != len(trace.partial_at) or (np.diff(at) <= 0).any():
+        return "what stores leave out is not said of records in order"
     return ""
 
 

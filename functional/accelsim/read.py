@@ -127,7 +127,7 @@ class Records:
             kind = self._of_kind(*key, addresses[chosen], active[chosen])
             found += [(np.flatnonzero(chosen)[at], records) for at, records in kind]
         row, records = line_record.joined_records(found, len(what))
-        self.records.frombytes(records.tobytes())
+        self.records.frombytes(records.astype(np.uint32).tobytes())
         _count(self.record_counts, warps[row])
 
     def _of_kind(

@@ -133,14 +133,19 @@ def note_words(ctx: Context, first: Pointer, address: Lanes64, mask: I32, size: 
     whole = (mask == -1) & (size == 4) & (lowest & 31 == 0)
     if (mask == 0) | whole & (I32(address != Lanes64(lowest) + _WORDS) == 0):
         return
-    bits = Lanes32(1) << (Lanes32(address >> 2) & 31)
-    bits = op.where(size == 8, bits | bits << 1, bits)
-    at, lines, bytes_ = first, Lanes32(address >> 7), Lanes32(address) & 3
+    at, lines, active = first, Lanes32(address >> 7), Flags(mask)
+    bits = op.where(active, Lanes32(1) << (Lanes32(address >> 2) & 31), 0)
+    bits |= op.where(size == 8, bits << 1, Lanes32(0))
     while at != ctx.records:
-        here, words, byte = I32(lines == at[I32, 0] >> LINE_SHIFT) & mask, I32(-1), I32(0)
-        while byte < 4:
-            words &= op.reduce_or(op.where(Flags(here & I32(bytes_ == byte)), bits, 0))
-            byte += I32(size)
+        here, words = lines == at[I32, 0] >> LINE_SHIFT, I32(-1)
+        if size < 4:
+            byte = I32(0)
+            while byte < 4:
+                one = Lanes32(address) & 3 == byte
+                words &= op.reduce_or(op.where(here, op.where(one, bits, 0), 0))
+                byte += I32(size)
+        else:
+            words = op.reduce_or(op.where(here, bits, 0))
         note_unless_full(ctx, at, words)
         at += 4
 

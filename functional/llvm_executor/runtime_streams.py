@@ -18,6 +18,9 @@ JOB = (
     "order",  # room for as many i64 as there are segments
     "blocks", "masks",  # as they were written
     "to_blocks", "to_masks", "to_records", "to_conflicts",
+    "partial", "partial_stop",  # notes of stores, by the place of their record
+    "firsts",  # room for an i64 more than there are segments: the first note of each
+    "to_partial_at", "to_partial_words",
 )  # fmt: skip
 COPY_BYTES = 32  # of a copy: so much behind every stream is read, and written where it goes
 Job: Any = record_type(JOB, frozenset(JOB) - {"count", "warps"})
@@ -54,8 +57,22 @@ def append(to: Pointer, source: Pointer, count: I64) -> Pointer:
 
 
 @routine
+def find_notes(job: Job) -> None:
+    """Where the notes of each segment's stores begin."""
+    note, firsts = job.partial, job.firsts
+    for number in range(job.count):
+        firsts[Pointer, number] = note
+        stop = job.segments[Row, number + 1][2]
+        while (note != job.partial_stop) & (note[I64, 0] < stop):
+            note += 16
+    firsts[Pointer, job.count] = note
+
+
+@routine
 def gather_streams(job: Job) -> I32:
     """Copies the segments in the order of their warps."""
+    find_notes(job)
+    partial_at, partial_words = job.to_partial_at, job.to_partial_words
     segments, places, order = job.segments, job.places, job.order
     for number in range(job.count):
         place = places + segments[Row, number][0] * (8 * SEGMENT_WORDS)
@@ -69,6 +86,10 @@ def gather_streams(job: Job) -> I32:
         lengths = segments[Row, chosen + 1] - start
         blocks = append(blocks, job.blocks + start[1] * 2, lengths[1] * 2)
         masks = append(masks, job.masks + start[1] * 4, lengths[1] * 4)
+        note, moved = job.firsts[Pointer, chosen], I64(records) - I64(job.to_records) - start[2]
+        while note != job.firsts[Pointer, chosen + 1]:
+            partial_at[I64, 0], partial_words[I32, 0] = note[I64, 0] + moved >> 2, I32(note[I64, 1])
+            note, partial_at, partial_words = note + 16, partial_at + 8, partial_words + 4
         records = append(records, Pointer(start[2]), lengths[2])
         conflicts = append(conflicts, Pointer(start[3]), lengths[3])
     return 0

@@ -10,7 +10,7 @@ from functional.execution.computer import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
-from functional.traces.trace import OFFSETS, STREAMS, Trace, offsets_of
+from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer
@@ -203,46 +203,38 @@ class Streams(Buffers):
         job = np.zeros(len(JOB), np.int64)
         job[:4] = self.segments.ctypes.data, segments, warps, places.ctypes.data
         job[4:7] = [array.ctypes.data for array in offsets.values()]
-        in_order = call("measure", job.ctypes.data)
-        partial = self._partial(None if in_order else self.segments[: segments + 1])
-        streams = self._slices(ends) if in_order else self._sorted(job, ends)
+        streams = self._slices(ends) if call("measure", job.ctypes.data) else self._sorted(job, ends)
         return Trace(
             thread_blocks=thread_blocks.astype(np.int64), warps_per_block=warps_per_block, **streams, **offsets,
-            warp_instructions=self.counts[:, 0].copy(), thread_instructions=self.counts[:, 1].copy(), **partial,
+            warp_instructions=self.counts[:, 0].copy(), thread_instructions=self.counts[:, 1].copy(),
         )  # fmt: skip
-
-    def _partial(self, segments: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Which records of the chunk left out words of a sector, once `segments` (None: all) are sorted by warp."""
-        noted = self.noted_words()
-        at = (noted[:, 0] - self.records.ctypes.data) // self.records.itemsize - self._first[1]
-        if segments is not None:
-            starts = (segments[:, 2] - self.records.ctypes.data) // self.records.itemsize - self._first[1]
-            by_warp = np.argsort(segments[:-1, 0], kind="stable")
-            moved = np.empty(len(by_warp), np.int64)
-            moved[by_warp] = offsets_of(np.diff(starts)[by_warp])[:-1]
-            at += (moved - starts[:-1])[np.searchsorted(starts, at, side="right") - 1]
-        order = np.argsort(at)
-        return {"partial_at": at[order], "partial_words": noted[order, 1].astype(np.uint32)}
 
     def _slices(self, ends: list[int]) -> dict[str, np.ndarray]:
         """Streams that are in order as they were written."""
         own = {name: getattr(self, name)[self._first[k] : ends[k]] for name, k in _KINDS.items()}
+        places, words = self.noted_words().T
+        before = self.records.ctypes.data + self._first[1] * self.records.itemsize
+        partial = {"partial_at": (places - before) >> 2, "partial_words": words.astype(np.uint32)}
         if self.append:
             self._start_at(*ends)
-            return own
+            return own | partial
         self._start_at(0, 0, 0)
-        return {name: stream.copy() for name, stream in own.items()}
+        return {name: stream.copy() for name, stream in own.items()} | partial
 
     def _sorted(self, job: np.ndarray, ends: list[int]) -> dict[str, np.ndarray]:
         """Sorted copies; what was written is no longer needed."""
         room = self.sorted if self.append else Room()
         own = {name: room.take(ends[k] - self._first[k], getattr(self, name).dtype) for name, k in _KINDS.items()}
-        order = np.empty(job[1], np.int64)
+        order, firsts = np.empty((2, job[1] + 1), np.int64)
+        notes = len(self.noted_words())
+        partial = {"partial_at": np.empty(notes, np.int64), "partial_words": np.empty(notes, np.uint32)}
         job[7:10] = order.ctypes.data, self.blocks.ctypes.data, self.masks.ctypes.data
-        job[10:] = [stream.ctypes.data for stream in own.values()]
+        job[10:14] = [stream.ctypes.data for stream in own.values()]
+        job[14:17] = self.partial.ctypes.data, self._get("partial"), firsts.ctypes.data
+        job[17:] = [array.ctypes.data for array in partial.values()]
         call("gather_streams", job.ctypes.data)
         self._start_at(*self._first)
-        return own
+        return own | partial
 
 
 _KINDS = dict(zip(STREAMS, (0, 0, 1, 2), strict=True))  # stream -> which of events, records, conflicts it counts
