@@ -62,7 +62,7 @@ def by_the_rules(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
         while position < len(asked) and asked[position, 0] == side.time:
             _, sm, line, bits, kind, flits, words = (int(v) for v in asked[position])
             sectors = tuple(j for j in range(4) if bits >> j & 1)
-            side.ask(side.time, sm, line, sectors, kind, flits, words=words)
+            side.ask(side.time, sm, line, sectors, kind, flits, words=words, direct=True)
             position += 1
         side.cycle()
     for number, found in side.replies.items():

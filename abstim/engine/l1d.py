@@ -6,7 +6,7 @@ import numpy as np
 
 from abstim.engine import state
 from abstim.engine.accesses import WHOLE_LINE, full_sectors, sectors_in, segment
-from abstim.engine.address_map import hashed
+from abstim.engine.address_map import hashed, slice_of
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters, write_words
 from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, take_way, touch
@@ -67,12 +67,23 @@ def free_way(c, line):
     return oldest_idle(c.l1d, set_of(c.machine, line), c.machine.l1d_ways)
 
 
+def send_astray(c, line):
+    """What has been sent last goes to the slice of `line`: what was written of a line that leaves L1D is taken for a
+    part of the one that takes its place (GPGPU-Sim 4.2, data_cache::rd_miss_base)."""
+    request = c.shared.outbox[c.sm.number, c.sm.asked - 1]
+    number, _, _, _ = slice_of(c.machine, line)
+    request.home = request.near = request.slice = request.output = number
+
+
 def replace(c, k, line, time):
     """`line` takes the way `k`; what was written of the one before goes to L2."""
     l1d, row = c.l1d, c.l1d.line[k]
     if row.dirty and c.machine.l1d_write != state.WRITE_THROUGH:
-        send_miss(c, l1d.tag[k] - 1, row.dirty, state.EVICTED, state.NOBODY, 0, time)
+        leaves = row.dirty if c.machine.l1d_sectored else WHOLE_LINE
+        send_miss(c, l1d.tag[k] - 1, leaves, state.EVICTED, state.NOBODY, 0, time)
         write_words(c, row.written)
+        if c.machine.l1d_write == state.LOCAL_BACK:
+            send_astray(c, line)
     take_way(l1d, k, line)
     row.valid = row.dirty = row.coming = row.written = 0
     touch(c.sm, l1d.last_use, k)

@@ -9,6 +9,7 @@ from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRI
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle, take_way
 from functional.jit.marked import add, outlined
+from functional.traces.trace import SECTOR_BYTES
 
 
 def first_way(m, n, request):
@@ -104,6 +105,14 @@ def reply(shared, n, place, time):
             answer_followers(shared, n, place, time)
 
 
+def are_a_sectors(words):
+    """Are there as many words in a set as a sector has? Then the reference takes the sector for whole."""
+    number = 0
+    while words:
+        words, number = words & (words - 1), number + 1
+    return number == SECTOR_BYTES // 4
+
+
 def write(shared, n, queue, place, k, first, time):
     """A store of a sector, its line at `k`, -1: not there. False: there is no room now."""
     m, l2, request = shared.machine, shared.l2, shared.requests.rows[place - 1]
@@ -119,6 +128,8 @@ def write(shared, n, queue, place, k, first, time):
             if k < 0:
                 return False
         missed = not l2.line[k].coming & sector
+        if m.coalesced_bytes == 0 and are_a_sectors(request.words):
+            l2.line[k].valid |= sector
     count(shared, request, missed)
     l2.line[k].valid |= write_sectors(l2.line[k], sector, request.words)
     use(l2, k)

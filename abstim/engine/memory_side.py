@@ -1,19 +1,32 @@
 """The memory side's turn: what SMs asked for in a window goes through the switch; slices and channels work on, and
 replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
+from abstim.engine.accesses import UPPER_HALF
+from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import NEVER
+from abstim.engine.state import NEVER, NOBODY, TO_ACCESS
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
 from functional.jit.marked import members, outlined
+from functional.traces.line_record import words_of
+
+
+def of_fermi(m, request, packet_sectors):
+    """A sector's mask of written words has those of its packet's sectors before it, too, and sectors of an upper half
+    alone meet the tags of the next line, in the same slice (GPGPU-Sim 4.2, breakdown_request_to_sector_requests)."""
+    request.words &= words_of(packet_sectors & (2 * request.sectors - 1))
+    if packet_sectors == UPPER_HALF and request.who in (NOBODY, TO_ACCESS):
+        request.line += 1
+        _, _, local, in_slice = slice_of(m, request.line)
+        request.l2_set, request.bank, request.row = l2_set_of(m, in_slice), bank_of(m, local), row_of(m, local)
 
 
 def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
     rows, packet = requests.rows, requests.rows[place - 1]
-    n, sectors = packet.slice, packet.sectors
+    n, sectors, whole = packet.slice, packet.sectors, packet.sectors
     for j in range(SECTORS):
         if (sectors >> j) & 1:
             rest = sectors >> (j + 1)
@@ -23,6 +36,8 @@ def into_slice(shared, place, time):
             request = rows[each - 1]
             request.sectors = 1 << j
             request.due = time + m.slice_delay
+            if m.coalesced_bytes == 0:
+                of_fermi(m, request, whole)
             append(rows, slices.delayed[n], each)
             sectors = sectors & ~(1 << j)
     slices.wake[n] = min(slices.wake[n], time + m.slice_delay)

@@ -206,7 +206,7 @@ class LoadStoreUnit:
         added = -(-p.what.lanes // sum(len(touched) for _, touched in p.what.records)) if p.what.lanes else 0
         p.last_entry = self.link.send(
             line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry, added,
-            p.what.words.get(line, EVERY_WORD),
+            p.what.words.get(line, EVERY_WORD), direct=True,
         )  # fmt: skip
         p.entry = p.last_entry + 1
         return True

@@ -25,11 +25,13 @@ class Request:
     flits: int = 1
     ready: int = 0
     from_dram: bool = False
-    near: int = 0  # the slice that was asked
+    near: int = 0  # the slice that was asked,
+    home: int = -1  # and that where the line lies
     answered: bool = True  # somebody waits for it
     bursts: int = 0
     added: int = 0
     words: int = EVERY_WORD  # that a store writes of the line
+    direct: bool = False  # of an instruction, not of a cache that fetches
     done: int | None = None  # when it was answered, and
     followers: list[Request] = field(default_factory=list)  # reads that are answered with it
 
@@ -156,7 +158,7 @@ class Slice:
             self._fill(self.from_dram.popleft())
         if self.missing and len(self.to_dram) < spec.l2_queue:
             first = self.missing.popleft()
-            home = self.number if first.number < 0 else self.where.slice_of(first.line)
+            home = self.number if first.number < 0 else first.home
             if home == self.number:
                 self.to_dram.append(first)
             else:
@@ -218,7 +220,7 @@ class Slice:
         line = self._line(request.line)
         assert line is not None
         line.valid.add(sector)
-        self.registers[self._lies_here(line.number)] -= 1
+        self.registers[request.home == self.number] -= 1
         for each in line.waiting.pop(sector):
             if each.kind == ATOMIC:
                 line.dirty.add(sector)
@@ -229,9 +231,6 @@ class Slice:
 
     def _line(self, number: int) -> Line | None:
         return next((line for line in self._set(number) if line.number == number), None)
-
-    def _lies_here(self, line: int) -> bool:
-        return self.where.slice_of(line) == self.number
 
     def _answer(self, time: int) -> bool:
         """The older of those at the head of the two queues; if the SM's must wait, the other part's."""
@@ -303,6 +302,8 @@ class Slice:
             if line is None:
                 return False
             missed = sector not in line.waiting
+            if self.spec.coalescing == "fermi" and request.words.bit_count() == 8:  # it takes the sector for whole
+                line.valid.add(sector)
         self._count(request, missed)
         line.words |= request.words & 255 << 8 * sector
         if line.words >> 8 * sector & 255 == 255:
@@ -335,7 +336,7 @@ class Slice:
             line.waiting[sector].append(request)
             self._count(request, False)
             return True
-        here = self._lies_here(request.line)
+        here = request.home == self.number
         if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers[here] >= self.spec.l2_mshrs:
             return False
         if not here and not (line and line.waiting) and self._idle_ways(request.line) < 2:
@@ -347,7 +348,7 @@ class Slice:
         self.registers[here] += 1
         request.from_dram = True
         self._count(request, True)
-        self.traffic.dram_reads += self.where.slice_of(request.line) == self.number
+        self.traffic.dram_reads += here
         self.missing.append(request)
         return True
 
@@ -390,7 +391,7 @@ class Channel:
     def cycle(self, now: int, time: int) -> None:
         """Cycle `now`, in core cycle `time`."""
         if self.back:
-            target = next(s for s in self.slices if s.number == self.where.slice_of(self.back[0].line))
+            target = next(s for s in self.slices if s.number == self.back[0].home)
             if len(target.from_dram) < self.spec.l2_queue:
                 target.from_dram.append(self.back.popleft())
         if self.bursts and self.bursts[0][1] <= now:
@@ -542,13 +543,16 @@ class MemorySide:
 
     def ask(
         self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True,
-        added: int = 0, words: int = EVERY_WORD,
+        added: int = 0, words: int = EVERY_WORD, direct: bool = False, instead: int | None = None,
     ) -> int:  # fmt: skip
-        """A request sent at `time`; returns its number. `added`: lanes that add to doubles of each of its sectors."""
+        """A request sent at `time`; returns its number. `added`: lanes that add to doubles of each of its sectors;
+        `instead`: a line to whose slice it goes."""
         number = len(self.replies)
         self.replies[number] = []
-        near = self.where.near(line, sm) if kind == READ else self.where.slice_of(line)
-        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added, words=words)
+        home = self.where.slice_of(line if instead is None else instead)
+        near = self.where.near(line, sm) if kind == READ else home
+        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added)
+        packet.words, packet.direct, packet.home = words, direct, home
         self.there.inputs[sm].append((packet, near, time + 1))
         return number
 
@@ -584,4 +588,7 @@ class MemorySide:
         ready = time + self.delay
         for sector in sorted(packet.sectors):
             each = replace(packet, sectors=(sector,), ready=ready, followers=[])
+            if self.gpu.spec.coalescing == "fermi":  # as the reference splits its packets
+                each.words &= sum(255 << 8 * s for s in packet.sectors if s <= sector)
+                each.line += packet.direct and set(packet.sectors) == {2, 3}
             target.delayed.append(each)

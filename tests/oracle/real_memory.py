@@ -37,14 +37,16 @@ class Link:
 
     def send(
         self, line: int, sectors: tuple[int, ...], kind: int, then: Then | None, time: int, added: int = 0,
-        words: int = EVERY_WORD,
+        words: int = EVERY_WORD, direct: bool = False, instead: int | None = None,
     ) -> int:  # fmt: skip
         """Ask at `time` at the earliest; returns when. `then` None: nobody waits for it."""
         flits = self._flits(kind, len(sectors))
         sent = max(time, self.last_sent + 1, self.free + flits - self.spec.inject_queue_flits)
         self.last_sent, self.free = sent, max(sent, self.free) + flits
         self.waiting_flits += flits
-        number = self.side.ask(sent, self.sm, line, sectors, kind, flits, then is not None, added, words)
+        number = self.side.ask(
+            sent, self.sm, line, sectors, kind, flits, then is not None, added, words, direct, instead
+        )
         if then is not None:
             self.then[number] = then
         assert len(self.then) * len(ALL) < MOST_ON_THEIR_WAY
@@ -160,9 +162,11 @@ class L1d:
         return len(self.queue) + spare < self.spec.l1d_miss_queue and self.link.has_room(kind, sectors)
 
     def _send(
-        self, line: int, sectors: set[int], kind: int, then: Then | None, time: int, words: int = EVERY_WORD
-    ) -> None:
-        self.queue.append(self.link.send(line, tuple(sorted(sectors)), kind, then, time + 1, 0, words))
+        self, line: int, sectors: set[int], kind: int, then: Then | None, time: int, words: int = EVERY_WORD,
+        direct: bool = True, instead: int | None = None,
+    ) -> None:  # fmt: skip
+        sent = self.link.send(line, tuple(sorted(sectors)), kind, then, time + 1, 0, words, direct, instead)
+        self.queue.append(sent)
 
     def _has_way(self, number: int) -> bool:
         """Is there a way for a line that is not there: one unused, or one for which nothing is on its way?"""
@@ -175,7 +179,9 @@ class L1d:
         if len(here) == self.ways:
             oldest = min((line for line in here if not line.coming), key=lambda line: line.used)
             if oldest.dirty and self.spec.l1d_write != "through":
-                self._send(oldest.number, oldest.dirty, WRITE, None, time, oldest.words)
+                leaves = oldest.dirty if self.spec.l1d_sectored else set(ALL)
+                instead = number if self.spec.l1d_write == "local_back" else None
+                self._send(oldest.number, leaves, WRITE, None, time, oldest.words, instead=instead)
             here.remove(oldest)
         here.append(Sectored(number))
         self._touch(here[-1])
@@ -234,7 +240,8 @@ class L1d:
         self.registers += registers
         self._wait(line, self._keys(missing), access)
         filled = line
-        self._send(number, absent, READ, lambda request, due: self._fill(filled, request.sectors[0], due), time)
+        then = lambda request, due: self._fill(filled, request.sectors[0], due)  # noqa: E731
+        self._send(number, absent, READ, then, time, direct=False)
         self._use(line)
         self.misses += 1
         return True
