@@ -86,7 +86,8 @@ def timed_turns_of(session: Launches, gpu: Gpu, turns: Turns, trace_of: Callable
     for number in range(len(session)):
         if before := turns(number):
             program, trace, blocks = session.launch(number).program, trace_of(number), len(before.block_cycles)
-            of_launch = program.digest, program.name, trace.blocks, trace.records, trace.conflicts
+            of_trace = trace.blocks, trace.records, trace.conflicts, trace.partial_at, trace.partial_words
+            of_launch = program.digest, program.name, *of_trace
             name = key(_MODULES, gpu.spec, gpu.params, gpu.pipeline.key, *before.parts(), *of_launch)
             make, decode = partial(_timed, session, number, gpu, trace, before), partial(np.frombuffer, dtype=np.int64)
             measured = Kept("turns").load_or_make(name, make, decode, np.ndarray.tobytes)

@@ -10,7 +10,7 @@ from functional.execution.computer import memory_bytes
 from functional.llvm_executor.context_layout import CONTEXT, SEGMENT_WORDS
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_streams import COPY_BYTES, JOB
-from functional.traces.trace import OFFSETS, STREAMS, Trace
+from functional.traces.trace import DTYPES, OFFSETS, STREAMS, Trace
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer
@@ -227,7 +227,7 @@ class Streams(Buffers):
         own = {name: room.take(ends[k] - self._first[k], getattr(self, name).dtype) for name, k in _KINDS.items()}
         order, firsts = np.empty((2, job[1] + 1), np.int64)
         notes = len(self.noted_words())
-        partial = {"partial_at": np.empty(notes, np.int64), "partial_words": np.empty(notes, np.uint32)}
+        partial: dict[str, Any] = {name: np.empty(notes, DTYPES[name]) for name in ("partial_at", "partial_words")}
         job[7:10] = order.ctypes.data, self.blocks.ctypes.data, self.masks.ctypes.data
         job[10:14] = [stream.ctypes.data for stream in own.values()]
         job[14:17] = self.partial.ctypes.data, self._get("partial"), firsts.ctypes.data
