@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hard_set import hard_case
+from ptx_kernels import HEADER, entry
 
 from abstim.engine.state import ISSUE, NEVER
 from abstim.gpu.config import load_gpu
@@ -22,7 +24,7 @@ from abstim.study.sample.counts import (
 from abstim.study.sample.on_demand import ThreadBlocks
 from abstim.study.sample.sampled_program import Finished, SampledProgram
 from abstim.study.sample.simulator import WINDOW_CYCLES, Watch
-from abstim.targets.resolve import open_target
+from abstim.targets.resolve import open_target, ptx_case
 from functional.execution.default_executor import default_executor
 from precharacterize.classify import kinds_of
 from sampling import Pkp
@@ -279,3 +281,21 @@ def test_histories_are_in_the_order_of_the_launches_whichever_thread_ended_first
     )
     opened.asked = {(3, "x"): found, (1, "x"): found}
     assert [name.split()[0] for name in opened.stability()] == ["1", "3"]
+
+
+def test_what_thread_blocks_left_out_have_stored_can_be_read_in_l2(tmp_path: Path) -> None:
+    """Block 0 stores 256 bytes or every other word of them, which block 1 reads."""
+    body = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p0, %r1, 0; mad.wide.u32 %rd1, %r0, 8, %rd0; @%p0 bra store;"
+    body += " ld.global.u32 %r2, [%rd1]; bra end; store: st.global.STORED end:"
+    reads = {}
+    for name, stored in {"whole": "u64 [%rd1], %rd0;", "part": "u32 [%rd1], %r0;"}.items():
+        (tmp_path / f"{name}.ptx").write_text(HEADER + entry(body.replace("STORED", stored)))
+        for left_out in ([], [0]):
+            case = ptx_case(str(tmp_path / f"{name}.ptx"), "", [2], [32], ["buf:u32:64"])
+            simulator = SampledProgram(case, load_gpu("rtx3070")).simulator(0)
+            simulator.begin()
+            simulator.leave_out(np.array(left_out, np.int64))
+            simulator.step(np.array([1]))
+            simulator.result()
+            reads[name, len(left_out)] = int(simulator.launch.state.shared.traffic["dram_reads"].sum())
+    assert reads["whole", 0] - reads["whole", 1] == 8 and reads["part", 0] == reads["part", 1]

@@ -26,11 +26,11 @@ def line_and_sectors(records, k):
 ALL_WORDS = np.int64(0xFFFFFFFF)  # of a line
 
 
-def words_at(c, k):
-    """The words that a store writes of the sectors of record `k`."""
-    if not c.machine.partial_sectors or k >= len(c.streams.words):
+def words_at(m, words, k):
+    """The words that a store writes of the sectors of record `k`, of records of which such `words` are known."""
+    if not m.partial_sectors or k >= len(words):
         return ALL_WORDS
-    return np.int64(c.streams.words[k])
+    return np.int64(words[k])
 
 
 def full_sectors(words):

@@ -15,6 +15,7 @@ from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import demands_of
 from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
+from functional.arrays import UInt32
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from functional.jit.marked import Known
@@ -378,10 +379,15 @@ def code_of(table: LatencyTable, warp_banks: int = state.SLOTS) -> tuple[np.ndar
 NO_OPERANDS = np.zeros(0, np.int32)
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
-    """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
+def written_words(trace: Trace) -> UInt32[np.ndarray, " record"]:
+    """The words that stores write of the lines of records, up to the last that leaves out some of a sector."""
     words = np.full(int(trace.partial_at[-1]) + 1 if len(trace.partial_at) else 0, ALL_WORDS, np.uint32)
     words[trace.partial_at] = trace.partial_words
-    taken = trace.blocks, trace.records, words, trace.conflicts, trace.masks
+    return words
+
+
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
+    """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
+    taken = trace.blocks, trace.records, written_words(trace), trace.conflicts, trace.masks
     streams = Streams(*taken, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

@@ -149,7 +149,7 @@ def enter_pipe(c, row, kind, line, sectors):
     at = pipe.first + pipe.count
     stage = l1d.transactions[b, at if at < m.l1d_latency_cycles else at - m.l1d_latency_cycles]
     stage.due, stage.line, stage.sectors = row.entry + m.l1d_latency_cycles, line, sectors
-    stage.access, stage.kind, stage.words = row.access, kind, accesses.words_at(c, row.record)
+    stage.access, stage.kind, stage.words = row.access, kind, accesses.words_at(m, c.streams.words, row.record)
     pipe.count += 1
     l1d.accesses[row.access - 1].waiting += 1
     return True
@@ -171,7 +171,7 @@ def pass_by(c, row, kind, line, sectors):
         row.entry = max(row.entry, c.record.launch.limit + 1)
         return False
     sent = send(c, line, sectors, way, state.TO_ACCESS, row.access, row.entry)
-    write_words(c, accesses.words_at(c, row.record))
+    write_words(c, accesses.words_at(c.machine, c.streams.words, row.record))
     access = c.l1d.accesses[row.access - 1]
     access.waiting += sectors_in(sectors)
     access.l2_accesses += sectors_in(sectors)

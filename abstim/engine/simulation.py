@@ -10,7 +10,7 @@ import numpy as np
 
 from abstim.engine.alike_blocks import EVERY_BLOCK_ITS_OWN, kinds_of
 from abstim.engine.deadlock import deadlock
-from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
+from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of, written_words
 from abstim.engine.initial_state import Beside, Memory, new_kernels, new_record
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import CROSSINGS, EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
@@ -69,7 +69,7 @@ _run_grid = Staged("abstim.engine.event_loop", "run_grid", (State, INT, INT, INT
 _RECORDS, _WRITTEN = Array("one", np.uint32), Array("one", np.uint8)
 _LINES, _BANKS = Array("one"), Array("channel bank")
 _LAUNCH_WORD = layout(State)["record"].word
-_touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
+_touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _RECORDS, _WRITTEN, INT, _LINES))
 _resume = Staged("abstim.engine.coupling", "resume", (State, Array("part column"), INT))
 _walk = Staged("abstim.engine.tag_walk", "walk", (State, INT, INT))
 _controllers = Staged("abstim.engine.tag_walk", "controllers", (Array("", MACHINE), _LINES, _BANKS))
@@ -204,9 +204,10 @@ class Simulation:
         records are of stores and atomics. Takes no time."""
         if not self.machine["perfect_memory"]:
             recent = np.full(RECENT_LINES, -1, np.int64)
-            words = self.state.contexts.ctypes.data
+            contexts = self.state.contexts.ctypes.data
             records = np.ascontiguousarray(with_places(trace, int(self.machine["local_places"])))
-            _touch(self._prepared.known, words, records, written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
+            told = records, written_words(trace), written.astype(np.uint8)
+            _touch(self._prepared.known, contexts, *told, FIRST_GLOBAL_LINE, recent)
 
     @property
     def clock_cycles(self) -> int:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from abstim.engine.accesses import line_and_sectors
+from abstim.engine.accesses import line_and_sectors, words_at
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.clear import begin, context_of
 from abstim.engine.l1d import write_sectors
@@ -158,7 +158,7 @@ def controllers(m, lines, reads):
 
 
 @outlined
-def touch(gpu, records, written, first_line, recent):
+def touch(gpu, records, words, written, first_line, recent):
     """Data `records` go through L2's tags, without time; `written`: which of them are of stores and atomics. Lines with
     something on its way stay. `recent`, -1 at first, stands for L1D: what has just been read does not reach L2."""
     m, l2 = gpu.machine, gpu.shared.l2
@@ -179,7 +179,7 @@ def touch(gpu, records, written, first_line, recent):
                 continue
             begin_line(l2, place, line)
         if written[k]:
-            l2.line[place].dirty |= sectors
+            l2.line[place].valid |= write_sectors(l2.line[place], sectors, words_at(m, words, k))
         else:
             l2.line[place].valid |= sectors
         use(l2, place)
