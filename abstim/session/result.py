@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
@@ -273,9 +274,14 @@ def run_result(
         overlap=overlap,
         model=model,
         flush=flush,
-        gpu_values={f.name: getattr(part, f.name) for part in (gpu.spec, gpu.params) for f in fields(part)}
-        | {key: of_class.value for key, of_class in gpu.settings.items() if "." in key},
+        gpu_values=dict(_values_of(gpu)),
     )
+
+
+@lru_cache(128)
+def _values_of(gpu: Gpu) -> tuple[tuple[str, Any], ...]:
+    found = [(f.name, getattr(part, f.name)) for part in (gpu.spec, gpu.params) for f in fields(part)]
+    return (*found, *((key, of_class.value) for key, of_class in gpu.settings.items() if "." in key))
 
 
 def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[str, Any]:
@@ -319,6 +325,6 @@ def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dic
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:
     """What every model says of a launch alike: fields of a LaunchResult."""
     limit, did = session.occupancy(number, gpu), executed(session, number, launch, trace)
-    took = {"cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz}
-    took |= {"ipc": did["thread_instructions"] / cycles, "warp_ipc": did["warp_instructions"] / cycles}
-    return did | took | {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter, "peaks": peaks(gpu)}
+    rates = {"ipc": did["thread_instructions"] / cycles, "warp_ipc": did["warp_instructions"] / cycles}
+    held = {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter, "peaks": peaks(gpu)}
+    return {**did, "cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz, **rates, **held}
