@@ -8,6 +8,7 @@ both derivatives."""
 import ast
 from typing import Any
 
+from abstim.occupancy_vector.ready_slots import prefetch
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
 from functional.jit.layers import OPERATORS
 from functional.jit.marked import Operation
@@ -31,6 +32,19 @@ def _load(body: Any, times: Any, k: Any) -> Word:
 @Operation
 def _store(body: Any, times: Any, k: Any, time: Any) -> None:
     body.do(f"store {DUAL} {_dual(body, time).name}, ptr {body.element(times, [k]).name}, align 8")
+
+
+@Operation
+def _are_ticks(body: Any, terms: Any) -> bool:
+    """Are terms without derivatives?"""
+    return hasattr(terms, "sizes")
+
+
+@Operation
+def _with_tick(body: Any, slopes: Any, row: Any, tick: Any) -> Word:
+    """A dual of a row of slopes."""
+    found, time = _load.emit(body, slopes, row), body.converted(tick, Word("", REAL))
+    return Word(body.new(f"insertelement {DUAL} {found.name}, double {time.name}, i32 0"), DUAL)
 
 
 def _is_dual(time: Any) -> bool:
@@ -113,6 +127,19 @@ def portion(body: Any, time: Any, part: Any) -> Any:
 def get(times, k):
     """Time `k` of an array."""
     return _load(times, k) if has_slopes(times) else times[k]
+
+
+def term(terms, k):
+    """Term `k` of all items."""
+    return terms[k] if _are_ticks(terms) else _with_tick(terms.slopes, terms.rows[k], terms.ticks[k])
+
+
+def prefetch_term(terms, k):
+    """`prefetch` of the ticks of term `k`."""
+    if _are_ticks(terms):
+        prefetch(terms, k)
+    else:
+        prefetch(terms.ticks, k)
 
 
 def put(times, k, time):
