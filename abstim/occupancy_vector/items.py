@@ -50,15 +50,16 @@ _WARPS = rec.ACCESS, *[np.int64] * 5, np.uint64, *[np.int64] * 2
 _ITEMS = rec.ITEM, rec.LANE_ITEM, np.int32, np.int64
 
 
-def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Sorted:
-    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs of one `touching`. Raises
-    InputError for a program whose barriers are for a part of a thread block's warps."""
+def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu, traced: Held | None = None) -> Sorted:
+    """Read the accesses of a trace, which may be `traced` before, and sort its warps by path: the same for all GPUs of
+    one `touching`. Raises InputError for a program whose barriers are for a part of a thread block's warps."""
     if _splits_blocks(table, trace.warps_per_block):
         raise InputError(
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    code, traced, count = code_of(table, gpu), Held(trace_of(trace)), len(trace.warp_instructions)
+    traced = traced or Held(trace_of(trace))
+    code, count = code_of(table, gpu), len(trace.warp_instructions)
     counts, blocks, places = np.zeros(1, rec.COUNTS), len(table.block_start), 2 << count.bit_length()
     sizes = count, count + 1, count, count, count, count, blocks, places
     room = Lent(rec.Warps, _WARPS, (0, *sizes))

@@ -11,7 +11,7 @@ import numpy as np
 
 from abstim.gpu.config import nearest
 from abstim.occupancy_vector import records as rec
-from functional.arrays import Float64, Int32, Int64
+from functional.arrays import Float64, Int32
 from functional.errors import InputError
 from functional.jit.machine_code import Native
 
@@ -194,6 +194,6 @@ def run(part: rec.Lanes, threads: int | None = None) -> rec.Outcome:
     return run_arrays(part)
 
 
-def cycles_of(ticks: Int64[np.ndarray, " lane"]) -> Int64[np.ndarray, " lane"]:
+def cycles_of(ticks: Any) -> Any:
     """Whole cycles, the one in which the last warp left included."""
     return -(-ticks // rec.TICKS) + 1
