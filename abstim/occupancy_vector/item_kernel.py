@@ -468,8 +468,9 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
     """As `cut_paths`. What a path has in common with the longest before it is not cut again; `every`: basic blocks from
     a mark on that one to the next."""
     warp, found, misfits, leaders, longest, marks, every = scratch.warps[0], 0, 0, warps.leaders, 0, 0, 1
+    most = min(rec.MOST_MARKS, 32 * len(leaders))  # what few paths share is soon cut again
     for k in range(len(leaders)):
-        every = max(every, events_of(traced, leaders[k]) // rec.MOST_MARKS)
+        every = max(every, events_of(traced, leaders[k]) // most)
     for k in range(len(leaders)):
         items.offsets[k] = found
         own, done, at = leaders[k], 0, 0
@@ -480,7 +481,7 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
             done = resume(scratch, items, at, items.offsets[longest], found)
         else:
             start_warp(warp, scratch)
-        grows = count > events_of(traced, leaders[longest]) or k == 0
+        grows = k + 1 < len(leaders) and not shape.perfect and (count > events_of(traced, leaders[longest]) or k == 0)
         if grows:
             longest, marks = k, at
         for event in range(at * every, count):
