@@ -58,7 +58,7 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu, traced: Held | None = 
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    traced = traced or Held(trace_of(trace))
+    traced = traced or as_read(trace)
     code, count = code_of(table, gpu), len(trace.warp_instructions)
     counts, blocks, places = np.zeros(1, rec.COUNTS), len(table.block_start), 2 << count.bit_length()
     sizes = count, count + 1, count, count, count, count, blocks, places
@@ -175,11 +175,10 @@ def code_of(table: LatencyTable, gpu: Gpu, work_a_cycle: tuple[float, ...] = ())
     )
 
 
-def trace_of(trace: Trace) -> rec.Traced:
-    """What warps execute."""
-    return rec.Traced(
-        trace.blocks, trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets
-    )
+def as_read(trace: Trace) -> Held:
+    """What warps execute: Traced."""
+    offsets = trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets
+    return Held(rec.Traced(trace.blocks, *offsets))
 
 
 @lru_cache(128)

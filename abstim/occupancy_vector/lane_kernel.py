@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.warp_slots import ONE, bit, lowest
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.ready_slots import next_issue, prefetch, ready_at, units_changed, youngest
-from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, prefetch_term, put, term
+from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put, term
 from functional.jit.marked import zero
 
 TO_UNIT = rec.TO_UNIT_CYCLES * rec.TICKS
@@ -280,7 +280,7 @@ def issue(lane, streams, shape, m, s, progress):
         return
     warp.item += 1
     prefetch(streams.lane_items, warp.item + 1)
-    prefetch_term(streams.terms, (warp.item + 1) * len(rec.TERMS))
+    prefetch(streams.terms, (warp.item + 1) * len(rec.TERMS))
     ready = next_item(lane, streams, shape, m, s, row, slot, warp, fetched, ready)
     if item.barrier:
         warp.state, lane.due[slot] = rec.WAITING, rec.FAR_OFF

@@ -415,28 +415,12 @@ class Chosen(NamedTuple):
     stopped: np.ndarray  # of run_lanes, which nobody sets
 
 
-class LaunchOutcome(NamedTuple):
-    """Of a launch: is it run; items that do not fit; fills, late lines, lanes that are run, items of all; the tick it
-    ends, items issued for that; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit, the most
-    that one access does."""
-
-    is_run: int
-    misfits: int
-    fills: int
-    lates: int
-    lanes: int
-    work: int
-    end: int
-    stepped: int
-    sectors: int
-    dram_sectors: int
-    held: int
-    longest: int
-    l2_ticks: int
-    dram_ticks: int
-
-
-LAUNCH_OUTCOME = whole_numbers(" ".join(LaunchOutcome._fields))
+# Of a launch: is it run; items that do not fit; fills, late lines, lanes that are run, items of all; the tick it ends,
+# items issued for that; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit,
+# the most that one access does
+LAUNCH_OUTCOME = whole_numbers(
+    "is_run misfits fills lates lanes work end stepped sectors dram_sectors held longest l2_ticks dram_ticks"
+)
 
 
 class Outcome(NamedTuple):

@@ -16,16 +16,7 @@ from abstim.gpu.config import Gpu
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Told, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
-from abstim.occupancy_vector.items import (
-    Sorted,
-    check_field,
-    code_of,
-    cut,
-    empty_items,
-    trace_of,
-    warps_of,
-    work_a_cycle,
-)
+from abstim.occupancy_vector.items import as_read, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
 from abstim.occupancy_vector.lanes import FEW_ITEMS, compiled, cycles_of, run
 from abstim.occupancy_vector.lent import Lent
 from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane_of, working
@@ -38,10 +29,12 @@ from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
+    from abstim.occupancy_vector.items import Sorted
 
 MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
+LaunchOutcome = dict[str, int]  # by the names of LAUNCH_OUTCOME
 time_launch = Native(
     "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine"
 )
@@ -147,14 +140,14 @@ class TimedLaunch:
         self._cut: dict[tuple, CutItems] = {}
         self._nominal: dict[tuple, CutItems] = {}
         self._walked: dict[tuple, Walked] = {}
-        self._ended: dict[tuple, rec.LaunchOutcome] = {}  # of points that lanes see as one
+        self._ended: dict[tuple, LaunchOutcome] = {}  # of points that lanes see as one
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
         """The launch on a GPU, ready to run. Raises InputError for a GPU that cannot run it."""
         session, number, own = self.session, self.number, reading_of(gpu)
         residents, inputs = session.blocks_per_sm(number, gpu), session.inputs(number, gpu, self.trace)
         table, trace = inputs.table, inputs.trace
-        traced = session.once_of(number, trace, ("traced", number), lambda: Held(trace_of(trace)))
+        traced = session.once_of(number, trace, ("traced", number), lambda: as_read(trace))
         touch = (id(session.timed_code(number, gpu)), *own.touching)  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         refuse_commits(table, "occupancy")
@@ -193,21 +186,21 @@ class TimedLaunch:
         shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
         return point.walked.key, point.reading.items, shape.tobytes(), lanes.machines[: point.sm_count].tobytes()
 
-    def _run(self, point: DesignPoint, threads: int | None) -> rec.LaunchOutcome:
+    def _run(self, point: DesignPoint, threads: int | None) -> LaunchOutcome:
         out, _ = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
-        if out.is_run:
+        if out["is_run"]:
             return out
         found = run(point.lanes, threads)
-        return out._replace(end=int(found.end.max()), stepped=int(found.issued.sum()))
+        return out | {"end": int(found.end.max()), "stepped": int(found.issued.sum())}
 
-    def follow(self, point: DesignPoint, most_work: int) -> tuple[rec.LaunchOutcome, rec.Chosen]:
+    def follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
         the lanes that are run."""
         is_made = point.cut.is_cut and point.walked.is_walked
         with nullcontext() if is_made else self._lock:
             return self._follow(point, most_work)
 
-    def _follow(self, point: DesignPoint, most_work: int) -> tuple[rec.LaunchOutcome, rec.Chosen]:
+    def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
@@ -225,22 +218,22 @@ class TimedLaunch:
             point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers), told.held, streams, scratch,
             caches_of(point.reading, bool(plan.walks)), lane, lanes,
         )  # fmt: skip
-        out = rec.LaunchOutcome(*lanes.value.outs.item())
-        if out.misfits:
+        out = dict(zip(rec.LAUNCH_OUTCOME.names or (), lanes.value.outs.item(), strict=True))
+        if out["misfits"]:
             cut(table, warps, gpu)
-        if out.longest >= 1 << rec.OCCUPIES_BITS:
+        if out["longest"] >= 1 << rec.OCCUPIES_BITS:
             check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
         point.nominal.is_cut |= bool(plan.cuts_nominal)
         point.cut.is_cut = walked.is_walked = True
         if plan.walks:
-            walked.fill_count, walked.late_count = out.fills, out.lates
+            walked.fill_count, walked.late_count = out["fills"], out["lates"]
         return out, lanes.value
 
 
-def _timed(point: DesignPoint, out: rec.LaunchOutcome) -> Timed:
-    cycles, served = cycles_of(out.end), (out.l2_ticks / rec.TICKS, out.dram_ticks / rec.TICKS)
+def _timed(point: DesignPoint, out: LaunchOutcome) -> Timed:
+    cycles, served = cycles_of(out["end"]), (out["l2_ticks"] / rec.TICKS, out["dram_ticks"] / rec.TICKS)
     cycles += int(point.gpu.params.launch_latency_cycles)
-    return Timed(cycles, out.stepped / out.work, out.sectors, out.dram_sectors, out.held, *served)
+    return Timed(cycles, out["stepped"] / out["work"], out["sectors"], out["dram_sectors"], out["held"], *served)
 
 
 def room_of(point: DesignPoint) -> tuple[Held, Held]:

@@ -8,7 +8,6 @@ both derivatives."""
 import ast
 from typing import Any
 
-from abstim.occupancy_vector.ready_slots import prefetch
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
 from functional.jit.layers import OPERATORS
 from functional.jit.marked import Operation
@@ -132,14 +131,6 @@ def get(times, k):
 def term(terms, k):
     """Term `k` of all items."""
     return terms[k] if _are_ticks(terms) else _with_tick(terms.slopes, terms.rows[k], terms.ticks[k])
-
-
-def prefetch_term(terms, k):
-    """`prefetch` of the ticks of term `k`."""
-    if _are_ticks(terms):
-        prefetch(terms, k)
-    else:
-        prefetch(terms.ticks, k)
 
 
 def put(times, k, time):

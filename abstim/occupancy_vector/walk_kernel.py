@@ -507,19 +507,9 @@ def walk_sm(walk, caches, number, sm, own, slots, limit):
 
 def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
-    for counts in (
-        caches.servers,
-        caches.missed,
-        caches.starts,
-        caches.fetched,
-        caches.open_rows,
-        caches.banks,
-        caches.slice_sectors,
-        caches.window_sectors,
-        caches.slices,
-        caches.channel_sectors,
-        caches.totals,
-    ):
+    for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows, caches.banks):
+        zero(counts)
+    for counts in (caches.slice_sectors, caches.window_sectors, caches.slices, caches.channel_sectors, caches.totals):
         zero(counts)
     caches.uses[0].latest += 1
     caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
