@@ -99,11 +99,10 @@ def term_slopes(
         section, _, key = name.partition(".")
         latencies = MEMORY_LATENCIES.get(name, (key,) if section == "latency_cycles" else ())
         slopes[[LATENCIES.index(latency) for latency in latencies], k] = TICKS
-    if any(name.startswith(INITIATION) for name in names):
+    if works := [k for k, name in enumerate(names) if name.startswith(INITIATION)]:
         own = np.zeros((len(rows), len(WORKS), len(names)))
-        for k, name in enumerate(names):
-            if name.startswith(INITIATION):
-                own[:, :, k] = _initiation_slopes(point, name.removeprefix(INITIATION))
+        for k in works:
+            own[:, :, k] = _initiation_slopes(point, names[k].removeprefix(INITIATION))
         found[:, [TERMS.index(term) for term in WORKS]] = several + np.arange(own[..., 0].size).reshape(len(rows), -1)
         slopes = np.concatenate([slopes, own.reshape(-1, len(names))])
     return found.ravel(), slopes

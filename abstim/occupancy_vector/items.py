@@ -216,7 +216,7 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     """The same for all launches of a program: without work."""
     rows = _rows(table)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
-    start = _start_of(table, gpu)
+    start = _start_delay(table, max(1, gpu.spec.register_banks // groups_of(gpu)), gpu.spec.register_file_ports)
     rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + start
     rows["late"] = np.maximum(0, start - rec.TO_UNIT_CYCLES)
     # of several units, one takes the next instruction while another is busy
@@ -245,18 +245,9 @@ def _work_a_cycle(table: LatencyTable, gpu: Gpu, executed: bytes) -> tuple[float
     return tuple(rec.WORK_A_CYCLE / own * crowd for own, crowd in zip(units, crowds, strict=True))
 
 
-def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:
-    """Cycles from issue to the start on the unit for a lone warp, as the GPU's banks are divided and stepped."""
-    spec = gpu.spec
-    return _start_delay(
-        table,
-        max(1, spec.register_banks // (spec.schedulers_per_sm if spec.sub_cores else 1)),
-        spec.register_file_ports,
-    )
-
-
 def _start_delay(table: LatencyTable, banks: int, steps: int) -> Int64[np.ndarray, " instr"]:
-    """The same where a bank serves an operand a step and a cycle has so many steps (docs/timing-rules.md, rule 13)."""
+    """Cycles from issue to the start on the unit for a lone warp, where a bank serves an operand a step and a cycle has
+    so many steps (docs/timing-rules.md, rule 13)."""
     numbers = table.read_banks
     at_bank = (numbers[:, :, None] % banks == np.arange(banks)) & (numbers >= 0)[:, :, None]
     return ALLOCATE_CYCLES + START_CYCLES + (at_bank.sum(1).max(1) + READ_STEPS) // steps

@@ -55,22 +55,15 @@ def _shares(lanes: int, threads: int) -> list[slice]:
     return [slice(first, min(lanes, first + size)) for first in range(0, lanes, size)]
 
 
-def call_of(lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray) -> tuple:
-    """What `run_lanes` takes to run some lanes of a part in the state `lane`."""
-    first = part.first[own]
-    lanes = np.zeros(len(first), rec.OWN)
-    lanes["first"], lanes["stop"], lanes["machine"] = first, part.stop[own], np.arange(len(first))
-    issued = np.zeros(len(first), np.int64)
-    return lane, part.streams, shape_of(part), part.machine[own], lanes, ends, issued, stopped
-
-
 def _run_on(
     lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(ends, items issued) of some lanes of a part, in the state `lane`."""
-    call = call_of(lane, part, own, ends, stopped)
-    run_lanes(*call)
-    return ends, call[-2]
+    first, issued = part.first[own], np.zeros(len(ends), np.int64)
+    lanes = np.zeros(len(first), rec.OWN)
+    lanes["first"], lanes["stop"], lanes["machine"] = first, part.stop[own], np.arange(len(first))
+    run_lanes(lane, part.streams, shape_of(part), part.machine[own], lanes, ends, issued, stopped)
+    return ends, issued
 
 
 def shape_of(part: rec.Lanes) -> np.ndarray:
