@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
 LEAST_WALKED = 1 << 9  # of them, of those walked one by one
 MOST_PHASES = 1 << 12  # of warps that are walked, from barrier to barrier
-LEAST_LINES = 1 << 7  # whose uses are looked at
+LEAST_LINES = 1 << 8  # whose uses are looked at
 
 SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken, where no points are known

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
@@ -274,14 +273,9 @@ def run_result(
         overlap=overlap,
         model=model,
         flush=flush,
-        gpu_values=dict(_values_of(gpu)),
+        gpu_values={f.name: getattr(part, f.name) for part in (gpu.spec, gpu.params) for f in fields(part)}
+        | {key: of_class.value for key, of_class in gpu.settings.items() if "." in key},
     )
-
-
-@lru_cache(128)
-def _values_of(gpu: Gpu) -> tuple[tuple[str, Any], ...]:
-    found = [(f.name, getattr(part, f.name)) for part in (gpu.spec, gpu.params) for f in fields(part)]
-    return (*found, *((key, of_class.value) for key, of_class in gpu.settings.items() if "." in key))
 
 
 def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[str, Any]:
