@@ -121,8 +121,7 @@ class Asked(NamedTuple):
 
 
 class Asking:
-    """POINTs for which launches are looked at; room for a launch is kept for the next one of its program of which an SM
-    holds as many thread blocks."""
+    """POINTs for which launches are looked at; room is kept for the next launch of a program that fills an SM alike."""
 
     def __init__(self, points: np.ndarray, nodes: Nodes = own_nodes) -> None:
         self.points, self._nodes = points, nodes

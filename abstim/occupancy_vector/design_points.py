@@ -42,13 +42,6 @@ _NOT_WALKED = frozenset(
 )  # fmt: skip
 
 
-# Of Spec, what says how large caches are
-_GEOMETRY = (
-    *(f"{name}_{what}" for name in ("l1d", "const", "l1i", "l2") for what in ("sets", "ways")),
-    "sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs",
-)  # fmt: skip
-
-
 def walking(gpu: Gpu) -> tuple:
     """What of a GPU decides which level answers each access, beside how many thread blocks it holds."""
     spec = gpu.spec
@@ -141,7 +134,9 @@ class Reading:
         self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
         self.touching = *touching(gpu), *passing
         self.caches, self.waiting = walking(gpu), queue_of(gpu, "mem") * groups_of(gpu)
-        self.geometry = *(getattr(gpu.spec, name) for name in _GEOMETRY), self.waiting
+        sizes = [f"{name}_{what}" for name in ("l1d", "const", "l1i", "l2") for what in ("sets", "ways")]
+        sizes += ["sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"]
+        self.geometry = *(getattr(gpu.spec, name) for name in sizes), self.waiting  # of caches
         self._shapes = shape_of(gpu), nominal_shape(gpu)
         self._numbers = numbers_of(gpu), servers_of(gpu)
         self._held: dict[tuple[int, int], Held] = {}

@@ -58,8 +58,7 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu, traced: Held | None = 
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    traced = traced or as_read(trace)
-    code, count = code_of(table, gpu), len(trace.warp_instructions)
+    code, traced, count = code_of(table, gpu), traced or as_read(trace), len(trace.warp_instructions)
     counts, blocks, places = np.zeros(1, rec.COUNTS), len(table.block_start), 2 << count.bit_length()
     sizes = count, count + 1, count, count, count, count, blocks, places
     room = Lent(rec.Warps, _WARPS, (0, *sizes))

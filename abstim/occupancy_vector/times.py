@@ -18,8 +18,8 @@ DUAL = f"<{DUAL_WIDTH} x double>"
 
 @Operation
 def has_slopes(body: Any, times: Any) -> bool:
-    """Do the times of an array carry derivatives?"""
-    return len(times.sizes) == 2
+    """Do the times of an array, or terms, carry derivatives?"""
+    return not hasattr(times, "sizes") or len(times.sizes) == 2
 
 
 @Operation
@@ -31,12 +31,6 @@ def _load(body: Any, times: Any, k: Any) -> Word:
 @Operation
 def _store(body: Any, times: Any, k: Any, time: Any) -> None:
     body.do(f"store {DUAL} {_dual(body, time).name}, ptr {body.element(times, [k]).name}, align 8")
-
-
-@Operation
-def _are_ticks(body: Any, terms: Any) -> bool:
-    """Are terms without derivatives?"""
-    return hasattr(terms, "sizes")
 
 
 @Operation
@@ -130,7 +124,7 @@ def get(times, k):
 
 def term(terms, k):
     """Term `k` of all items."""
-    return terms[k] if _are_ticks(terms) else _with_tick(terms.slopes, terms.rows[k], terms.ticks[k])
+    return _with_tick(terms.slopes, terms.rows[k], terms.ticks[k]) if has_slopes(terms) else terms[k]
 
 
 def put(times, k, time):
