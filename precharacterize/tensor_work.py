@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -86,6 +87,7 @@ def _tcgen05(instruction: Instruction, program: Program, one: Operation, shared_
     return replace(one, latency_cycles=behind + held, initiation_cycles=held)
 
 
+@lru_cache(128)
 def refuse_commits(table: LatencyTable, model: str) -> None:
     """Raises InputError for a program that waits for products, on behalf of a model that would not."""
     refuse((table.copies == COMMITS).any(), f"the model '{model}' knows nothing of tcgen05; use the detailed one")

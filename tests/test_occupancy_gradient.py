@@ -64,13 +64,13 @@ def test_gradient_against_central_differences(kernel, request):
     lanes = shaken(point.lanes)
     for first in range(0, len(every), AT_ONCE):
         names = every[first : first + AT_ONCE]
-        slopes = term_slopes(point, names), number_slopes(point, names)
+        slopes = *term_slopes(point, names), number_slopes(point, names)
         found = end(lanes, slopes)
         assert found[0] == pytest.approx(end(point.lanes, slopes)[0], abs=0.5)
         noise = max(TOLERANCE, ROUNDINGS * np.spacing(found[0]) / (2 * STEP / TICKS))  # ticks a cycle
         for k, name in enumerate(names):
-            step = [STEP / TICKS * own[..., k] for own in slopes]
-            up, down = (end(moved(lanes, sign * step[0].ravel(), sign * step[1]), slopes)[0] for sign in (1, -1))
+            step = [STEP / TICKS * own[..., k] for own in (slopes[1][slopes[0]], slopes[2])]
+            up, down = (end(moved(lanes, sign * step[0], sign * step[1]), slopes)[0] for sign in (1, -1))
             assert (up - down) / (2 * STEP / TICKS) == pytest.approx(found[1 + k], rel=TOLERANCE, abs=noise), name
 
 

@@ -9,29 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from abstim.analytic import real_numbers as maths
 from abstim.analytic.lone_warp import ATOMIC, CLASSES, CONST, CONST_MISS, FETCH_MISS, LOAD, ONE, SHARED, STORE
 from abstim.analytic.look import MOST_SMS, SUMMARY, Tables, look
 from abstim.analytic.point import POINT, Point
-from abstim.analytic.real_numbers import (
-    ceil,
-    dot,
-    dot_of_rows,
-    dot_of_three,
-    exp,
-    fixed,
-    floor,
-    larger,
-    log,
-    log2,
-    log_gamma,
-    nearest,
-    number,
-    power,
-    smaller,
-    stepped,
-    traced_as,
-    where,
-)
+from abstim.analytic.real_numbers import ceil, dot, dot_of_three, fixed, floor, larger, power, smaller, where
 from abstim.analytic.reuse_distance import DISTANCE_BINS, L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
 from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
@@ -76,19 +58,19 @@ def place_among(nodes, x):
     at, k = smaller(larger(x, nodes[0]), nodes[len(nodes) - 1]), 0
     for n in range(1, len(nodes) - 1):
         k = k + (at > nodes[n])
-    return k, (log(at) - log(nodes[k])) / (log(nodes[k + 1]) - log(nodes[k]))
+    return k, (maths.log(at) - maths.log(nodes[k])) / (maths.log(nodes[k + 1]) - maths.log(nodes[k]))
 
 
 def octaves(x, octaves_a_node, last):
     """How many nodes a number lies behind the first, 1, on a grid that is even in octaves."""
-    return smaller(larger(log2(larger(x, 1e-3)) / octaves_a_node, 0.0), last)
+    return smaller(larger(maths.log2(larger(x, 1e-3)) / octaves_a_node, 0.0), last)
 
 
 def place_of(x, octaves_a_node, last):
     """`place_among` nodes of such a grid."""
     at = octaves(x, octaves_a_node, last)
     before = smaller(floor(at), last - 1)
-    return number(before), at - before
+    return maths.number(before), at - before
 
 
 def beside(part, i):
@@ -111,7 +93,7 @@ def _missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, s
     return jnp.einsum("i,j,ijb,k,l,klb", sms, helds, shares, ways, sizes, missed)
 
 
-@traced_as(_missed_share)
+@maths.traced_as(_missed_share)
 def missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     """A share of `misses` between two numbers of SMs, and of thread blocks on each, that a cache between two numbers of
     ways has not. Of three sizes it is the B-spline with theirs as coefficients: monotone where they are, slope
@@ -125,7 +107,7 @@ def missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, si
                     for n in range(3):
                         own = node * beside(way_part, k) * spline(part, n)
                         misses = t.misses[t.numbers[sm + i, held + j], row]
-                        total += own * dot_of_rows(misses, matrix[way + k, size + n], DISTANCE_BINS)
+                        total += own * maths.dot_of_rows(misses, matrix[way + k, size + n], DISTANCE_BINS)
     return total
 
 
@@ -140,8 +122,8 @@ def share_of(t, p, matrix, resident, row, lines, ways):
     held, held_part = place_among(t.residents, resident)
     way, way_part = place_of(ways, 1, LAST_WAYS)
     at = octaves(lines, 0.5, LAST_SIZE)
-    middle = nearest(at)
-    return missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle)
+    middle = maths.nearest(at)
+    return missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, maths.number(middle), at - middle)
 
 
 def at_nodes(t, p, resident, of_tables):
@@ -298,8 +280,8 @@ def resident_blocks(s, p):
     slots = smaller(p.max_warps_per_sm / s.warps_per_block, p.max_blocks_per_sm)
     stored = smaller(p.registers_per_sm / larger(1.0, registers), p.shared_bytes_per_sm / larger(1.0, s.shared_bytes))
     limit, an_sm = smaller(smaller(threads, slots), stored), s.thread_blocks / p.sm_count
-    dealt = stepped(an_sm, ceil(an_sm - 1e-4))
-    return smaller(larger(1.0, stepped(limit, floor(limit + 1e-4))), dealt), dealt
+    dealt = maths.stepped(an_sm, ceil(an_sm - 1e-4))
+    return smaller(larger(1.0, maths.stepped(limit, floor(limit + 1e-4))), dealt), dealt
 
 
 def busiest(s, p, first):
@@ -307,7 +289,7 @@ def busiest(s, p, first):
     the start, is dealt out blindly; the others go where there is room."""
     at = smaller(larger(p.sm_count, 1.0), MOST_SMS)
     before = smaller(floor(at), MOST_SMS - 1)
-    k, part = number(before) - 1, at - before
+    k, part = maths.number(before) - 1, at - before
     return 1 + first * ((1 - part) * s.imbalance[k] + part * s.imbalance[k + 1] - 1)
 
 
@@ -354,7 +336,7 @@ def _ipc_one_issue(stall_cycles_an_instruction, warps):
     return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, offered / (offered + start))
 
 
-@traced_as(_ipc_one_issue)
+@maths.traced_as(_ipc_one_issue)
 def ipc_one_issue(stall_cycles_an_instruction, warps):
     """IPC of a scheduler of which only the warp that issues can stall.
 
@@ -451,5 +433,7 @@ def in_flight_cycles(p, misses, beyond):
     Lines drawn at random fill a set of `ways` after as many draws as it takes for `ways` + 1 people to share a birthday
     (Klamkin and Newman, 1967); so many are in flight. `beyond`: the share of misses that L2 has not."""
     people, (l2, dram) = p.l1d_ways + 1, miss_cycles(p)
-    drawn = exp(log_gamma(1 + 1 / people) + log_gamma(people + 1) / people) * power(p.l1d_sets, p.l1d_ways / people)
+    drawn = maths.exp(maths.log_gamma(1 + 1 / people) + maths.log_gamma(people + 1) / people) * power(
+        p.l1d_sets, p.l1d_ways / people
+    )
     return (1 - p.perfect_memory) * misses * (l2 + beyond * dram) / smaller(drawn, p.l1d_sets * p.l1d_ways)

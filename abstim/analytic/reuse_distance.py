@@ -31,9 +31,9 @@ WRITE_ROW = ROWS - 1
 # none of their line (`fetched`), the latest such SM (`asker`) and how many they are
 _LINE = "last", "turn", "chain", "begun", "new", "sm", "far", "met", "asked", "fetched", "asker", "askers"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
-# Of a level: the next place; the latest turn, and most that was `asked` and
+# Of a level: the next place, and the first since it was emptied; the latest turn, and most that was `asked` and
 # `fetched` of a line in it; the sums of these of all turns before; what the first jam costs, and its turn
-_LEVEL = "next", "turn", "asked", "fetched", "all_asked", "all_fetched", "jam", "jam_turn"
+_LEVEL = "next", "first", "turn", "asked", "fetched", "all_asked", "all_fetched", "jam", "jam_turn"
 LEVEL = np.dtype([(name, "i8") for name in _LEVEL])
 FIRST_PLACE, GROUP_SHIFT = 2, 10
 
@@ -134,7 +134,7 @@ def behind(counted, sums, place, end):
 
 def touch(state, row, bits, sums, turn, uses, n, drops):
     """(distance, the same for who waits) of a line that a use touches, and that is dropped then or not."""
-    before, counts = row.last, uses.counted[uses.lines[n]]
+    before, counts = row.last if row.last >= state.first else 0, uses.counted[uses.lines[n]]
     distance, size = NEVER, uses.sizes[0]
     latest = before and before == state.next - 1  # nothing that is counted was touched since
     if before:
@@ -210,7 +210,7 @@ def empty(level, lines, touches):
     zero(level.counted[: ((touches + FIRST_PLACE) >> 6) + 1])
     zero(level.sums[: ((touches + FIRST_PLACE) >> GROUP_SHIFT) + 1])
     zero(level.state)
-    level.state[0].next = FIRST_PLACE
+    level.state[0].first, level.state[0].next = FIRST_PLACE - 1, FIRST_PLACE
 
 
 def deal_out(uses, sm_count, resident, order):
@@ -281,7 +281,7 @@ def use_l2(uses, order, sm_count, merges, level, found):
 def use_l1(uses, order, first, stop, drops, level, found):
     """Those of one SM: the first level does not see atomics, and keeps or drops a line that is written."""
     bits, sums = level.counted, level.sums
-    empty(level, uses.sizes[0].lines, stop - first)
+    level.state[0].first, level.state[0].next = level.state[0].next, level.state[0].next + 1
     for k in range(first, stop):
         n = order.by_sm[k]
         row, writes = level.lines[uses.lines[n]], uses.acts[n] & ACTION == WRITE
@@ -300,6 +300,7 @@ def use_caches(uses, sm_count, resident, reading, order, level, found):
     found.l1[: uses.sizes[0].uses] = -1
     found.l1_wait[: uses.sizes[0].uses] = -1
     loads = 0
+    empty(level, uses.sizes[0].lines, uses.sizes[0].uses + sm_count)
     for sm in range(sm_count):
         if order.measured[sm]:
             use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], reading.drops, level, found)
@@ -434,7 +435,7 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
         numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
         numbers(count + blocks + 3), numbers(count + blocks + 3, np.uint8),
     )  # fmt: skip
-    words, shape = ((count + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
+    words, shape = ((count + blocks + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
     counts = Counts(
         np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins()
     )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
 
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
-LEAST_WALKED = 1 << 10  # of them, of those walked one by one
+LEAST_WALKED = 1 << 9  # of them, of those walked one by one
 MOST_PHASES = 1 << 12  # of warps that are walked, from barrier to barrier
 LEAST_LINES = 1 << 8  # whose uses are looked at
 
@@ -121,29 +121,35 @@ class Asked(NamedTuple):
 
 
 class Asking:
-    """POINTs for which launches are looked at; room for a launch is kept for the next one of its program and shape."""
+    """POINTs for which launches are looked at; room is kept for the next launch of a program that fills an SM alike."""
 
     def __init__(self, points: np.ndarray, nodes: Nodes = own_nodes) -> None:
         self.points, self._nodes = points, nodes
-        self._held: dict[tuple[Held, tuple[int, ...]], Held] = {}
-        self._looked: dict[tuple[Held, tuple[int, ...]], Given] = {}
+        self._residents: dict[tuple[int, ...], tuple[float, ...]] = {}  # by SHAPE
+        self._held: dict[tuple, Held] = {}
+        self._looked: dict[Held, Given] = {}
 
     def of(self, given: Given) -> tuple[Held, bool]:
         """Room for a launch; is it filled, by one before that is alike?"""
-        key = given.code, given.shape
-        held = self._held.get(key) or self._held.setdefault(key, self._room(given.shape))
-        before, self._looked[key] = self._looked.get(key), given
-        return held, before is not None and before.is_like(given)
+        residents = self._residents.get(given.shape) or self._residents.setdefault(given.shape, self._of_shape(given))
+        key = given.code, residents
+        held = self._held.get(key) or self._held.setdefault(key, self._room(residents))
+        before, self._looked[held] = self._looked.get(held), given
+        if before is not None and before.is_like(given):
+            return held, True
+        given.say_shape(held.value.work)
+        return held, False
 
-    def _room(self, shape: tuple[int, ...]) -> Held:
-        """For launches of a SHAPE."""
+    def _of_shape(self, given: Given) -> tuple[float, ...]:
         work, residents = np.zeros((), SUMMARY), np.empty(len(self.points))
-        for name, value in zip(SHAPE, shape, strict=True):
-            work[name] = value
+        given.say_shape(work)
         residents_of(work, self.points, residents)
-        tables = self._nodes(self.points["sm_count"].tolist(), residents.tolist())
+        return tuple(residents.tolist())
+
+    def _room(self, residents: tuple[float, ...]) -> Held:
+        tables = self._nodes(self.points["sm_count"].tolist(), residents)
         limits, predictions = (MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES), np.empty(len(self.points), PREDICTION)
-        return Held(Asked(work, tables, *limits, self.points, miss_matrix(), predictions))
+        return Held(Asked(np.zeros((), SUMMARY), tables, *limits, self.points, miss_matrix(), predictions))
 
 
 class Given(NamedTuple):
@@ -157,10 +163,15 @@ class Given(NamedTuple):
 
     def is_like(self, other: Given) -> bool:
         """Does a launch of the same program do the same, on the same lines?"""
-        if self is other or self.sizes != other.sizes:
+        if self is other or (self.sizes, self.shape) != (other.sizes, other.shape):
             return self is other
         own, others = ((*n.launch.value.streams[:3], *n.launch.value.offsets) for n in (self, other))
         return all(a.tobytes() == b.tobytes() for a, b in zip(own, others, strict=True))
+
+    def say_shape(self, work: np.ndarray) -> None:
+        """In a SUMMARY."""
+        for name, value in zip(SHAPE, self.shape, strict=True):
+            work[name] = value
 
 
 def given_of(session: Session, number: int, gpu: Gpu, trace: Trace) -> Given:

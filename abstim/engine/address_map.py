@@ -7,8 +7,7 @@ def hashed(index, above, residues):
     """An index with the bits above it folded in."""
     k = 0
     while above:
-        if above & 1:
-            index ^= residues[k]
+        index ^= residues[k] * (above & 1)
         above >>= 1
         k += 1
     return index

@@ -59,6 +59,7 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
         )
 
 
+@lru_cache(128)
 def refuse_without_units(spec: Spec, table: LatencyTable) -> None:
     """Raises InputError for a program that needs a unit which an SM, or one of its sub-cores, has not."""
     count = units_of(spec)

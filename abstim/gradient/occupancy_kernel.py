@@ -14,7 +14,7 @@ from abstim.occupancy_vector.items import LATENCIES, cut, units_of, work_a_cycle
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
 from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE, Items
 from abstim.occupancy_vector.timed_launch import DesignPoint, TimedLaunch
-from functional.arrays import Float64, Int64
+from functional.arrays import Float64, Int32, Int64
 from precharacterize.classify import latency_class
 
 # Latencies of the load/store unit that each parameter is part of
@@ -25,6 +25,7 @@ MEMORY_LATENCIES = {
     "l1_miss_extra_cycles": ("l1d_miss",),
     "atomic_latency_cycles": ("atomic",),
 }
+INITIATION, WORKS = "initiation_cycles.", ("occupies", *POOLS)  # a section of parameters; TERMS that they change
 STEP_CYCLES = 2.0**-10  # in which numbers are linear in their parameters
 AT_ONCE = DUAL_WIDTH - 1  # parameters of one run
 
@@ -63,7 +64,7 @@ class OccupancyKernel(TimedKernel):
         last, lanes = np.zeros(0), point.lanes
         for first in range(0, len(self.names), AT_ONCE):
             names = self.names[first : first + AT_ONCE]
-            ends = run_with_derivatives(lanes, term_slopes(point, names), number_slopes(point, names))
+            ends = run_with_derivatives(lanes, *term_slopes(point, names), number_slopes(point, names))
             last = ends[ends[:, 0] == ends[:, 0].max()]
             gradient[first : first + len(names)] += last[:, 1 : 1 + len(names)].mean(0) / TICKS
         cycles = int(cycles_of(last[:1, 0].astype(np.int64))[0])
@@ -85,31 +86,38 @@ def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarra
     return slopes
 
 
-def term_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "item term name"]:
-    """How each of TERMS of each item changes with each parameter, ticks a cycle."""
-    rows = point.cut.items.rows
-    slopes = np.zeros((len(rows), len(TERMS), len(names)))
+def term_slopes(
+    point: DesignPoint, names: Sequence[str]
+) -> tuple[Int32[np.ndarray, " item_term"], Float64[np.ndarray, "row name"]]:
+    """By which row each of TERMS of each item changes with each parameter; the rows, ticks a cycle. Those with a
+    latency in them have that one's, the others rows of their own, if any change."""
+    rows, several = point.cut.items.rows, len(LATENCIES)
+    found, slopes = np.zeros((len(rows), len(TERMS)), np.int32), np.zeros((several, len(names)))
+    for term in ("next", "after_next", "drain", "latency"):
+        found[:, TERMS.index(term)] = rows[f"{term}_of"]
     for k, name in enumerate(names):
         section, _, key = name.partition(".")
-        for n, latency in enumerate(LATENCIES):
-            if latency in MEMORY_LATENCIES.get(name, ()) or (section == "latency_cycles" and key == latency):
-                for term in ("next", "after_next", "drain", "latency"):
-                    slopes[:, TERMS.index(term), k] += TICKS * (rows[f"{term}_of"] == n)
-        if section == "initiation_cycles":
-            slopes[:, :, k] += _initiation_slopes(point, key)
-    return slopes
+        latencies = MEMORY_LATENCIES.get(name, (key,) if section == "latency_cycles" else ())
+        slopes[[LATENCIES.index(latency) for latency in latencies], k] = TICKS
+    if works := [k for k, name in enumerate(names) if name.startswith(INITIATION)]:
+        own = np.zeros((len(rows), len(WORKS), len(names)))
+        for k in works:
+            own[:, :, k] = _initiation_slopes(point, names[k].removeprefix(INITIATION))
+        found[:, [TERMS.index(term) for term in WORKS]] = several + np.arange(own[..., 0].size).reshape(len(rows), -1)
+        slopes = np.concatenate([slopes, own.reshape(-1, len(names))])
+    return found.ravel(), slopes
 
 
-def _initiation_slopes(point: DesignPoint, name: str) -> Float64[np.ndarray, "item term"]:
+def _initiation_slopes(point: DesignPoint, name: str) -> Float64[np.ndarray, "item work"]:
     """Of a class's initiation: its special unit is held longer, or its pool has more work."""
     rows, own = point.cut.items.rows, INSTRUCTION_CLASSES.index(name) + 1
-    slopes = np.zeros((len(rows), len(TERMS)))
+    slopes = np.zeros((len(rows), len(WORKS)))
     operation = point.gpu.pipeline.operation(name)
     units = units_of(point.gpu, operation.unit)
     held = (rows["latency_of"] == own) & (rows["unit"] != MEMORY) & (operation.initiation_cycles >= units)
-    slopes[:, TERMS.index("occupies")] = TICKS / units * held
+    slopes[:, WORKS.index("occupies")] = TICKS / units * held
     table, warps, chosen = point.inputs.table, point.warps, point.of.latency_of == own
     counted: Items = cut(table, warps, point.gpu, chosen=np.asarray(chosen)).value
     for pool, factor in zip(POOLS, work_a_cycle(table, warps, point.gpu), strict=True):
-        slopes[:, TERMS.index(pool)] = counted.rows[pool] * factor * TICKS / WORK_A_CYCLE
+        slopes[:, WORKS.index(pool)] = counted.rows[pool] * factor * TICKS / WORK_A_CYCLE
     return slopes

@@ -134,6 +134,9 @@ class Reading:
         self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
         self.touching = *touching(gpu), *passing
         self.caches, self.waiting = walking(gpu), queue_of(gpu, "mem") * groups_of(gpu)
+        sizes = [f"{name}_{what}" for name in ("l1d", "const", "l1i", "l2") for what in ("sets", "ways")]
+        sizes += ["sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"]
+        self.geometry = *(getattr(gpu.spec, name) for name in sizes), self.waiting  # of caches
         self._shapes = shape_of(gpu), nominal_shape(gpu)
         self._numbers = numbers_of(gpu), servers_of(gpu)
         self._held: dict[tuple[int, int], Held] = {}

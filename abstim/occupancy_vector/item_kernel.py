@@ -4,18 +4,8 @@ One walk of each path through the basic blocks, by a warp alone (docs/occupancy-
 
 import numpy as np
 
-from abstim.engine.accesses import (
-    LOCAL_LINE,
-    SHARED_LINE,
-    end_of_access,
-    line_of,
-    mixed,
-    pipe_cycles,
-    sectors_of,
-    shared_hold,
-    transaction_bytes,
-    transactions_in,
-)
+from abstim.engine import accesses
+from abstim.engine.accesses import LOCAL_LINE, SHARED_LINE, end_of_access, line_of, sectors_of
 from abstim.engine.memory_pipe import passes_l1d
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.occupancy_vector import records as rec
@@ -29,11 +19,13 @@ TERM_COUNT = len(rec.TERMS)
 
 def held(m, records, first, end, row):
     """Cycles that an access holds the load/store unit: what passes L1D by leaves it a transaction a cycle."""
-    cycles, left = pipe_cycles(m, records, first, end, row.kind, row.bytes), 0
+    cycles, left = accesses.pipe_cycles(m, records, first, end, row.kind, row.bytes), 0
     if row.kind > Kind.CONST_LOAD and not m.perfect_memory:
         for k in range(first, end):
             if passes_l1d(m, row.kind, line_of(records[k])):
-                left += transactions_in(sectors_of(records[k]), transaction_bytes(m, row.kind, row.bytes))
+                left += accesses.transactions_in(
+                    sectors_of(records[k]), accesses.transaction_bytes(m, row.kind, row.bytes)
+                )
     return max(1, cycles, left)
 
 
@@ -77,19 +69,19 @@ def touch_warp(code, traced, warps, m, warp):
     at, digest = warps.offsets[warp], np.uint64(1)
     for event in range(traced.block_offsets[warp], traced.block_offsets[warp + 1]):
         block = traced.blocks[event]
-        digest = mixed(digest, block)
+        digest = accesses.mixed(digest, block)
         for n in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
             row, access = code.instructions[code.memory[n]], warps.accesses[at]
             access.cycles, access.space, access.record, access.active = 1, rec.SHARED_MEMORY, 0, 1
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                 access.active = traced.conflicts[conflict] > 0
-                access.cycles = max(1, shared_hold(m, traced.conflicts[conflict]))
+                access.cycles = max(1, accesses.shared_hold(m, traced.conflicts[conflict]))
                 conflict += 1
             elif row.kind == Kind.FENCE:
                 pass
             else:
                 record = touch(access, traced.records, row, record, m)
-            digest = mixed(digest, access.space * 2 + access.active)
+            digest = accesses.mixed(digest, access.space * 2 + access.active)
             at += 1
     return digest
 
@@ -468,8 +460,9 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
     """As `cut_paths`. What a path has in common with the longest before it is not cut again; `every`: basic blocks from
     a mark on that one to the next."""
     warp, found, misfits, leaders, longest, marks, every = scratch.warps[0], 0, 0, warps.leaders, 0, 0, 1
+    most = min(rec.MOST_MARKS, 32 * len(leaders))  # what few paths share is soon cut again
     for k in range(len(leaders)):
-        every = max(every, events_of(traced, leaders[k]) // rec.MOST_MARKS)
+        every = max(every, events_of(traced, leaders[k]) // most)
     for k in range(len(leaders)):
         items.offsets[k] = found
         own, done, at = leaders[k], 0, 0
@@ -480,7 +473,7 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
             done = resume(scratch, items, at, items.offsets[longest], found)
         else:
             start_warp(warp, scratch)
-        grows = count > events_of(traced, leaders[longest]) or k == 0
+        grows = k + 1 < len(leaders) and not shape.perfect and (count > events_of(traced, leaders[longest]) or k == 0)
         if grows:
             longest, marks = k, at
         for event in range(at * every, count):

@@ -50,15 +50,15 @@ _WARPS = rec.ACCESS, *[np.int64] * 5, np.uint64, *[np.int64] * 2
 _ITEMS = rec.ITEM, rec.LANE_ITEM, np.int32, np.int64
 
 
-def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Sorted:
-    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs of one `touching`. Raises
-    InputError for a program whose barriers are for a part of a thread block's warps."""
+def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu, traced: Held | None = None) -> Sorted:
+    """Read the accesses of a trace, which may be `traced` before, and sort its warps by path: the same for all GPUs of
+    one `touching`. Raises InputError for a program whose barriers are for a part of a thread block's warps."""
     if _splits_blocks(table, trace.warps_per_block):
         raise InputError(
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    code, traced, count = code_of(table, gpu), Held(trace_of(trace)), len(trace.warp_instructions)
+    code, traced, count = code_of(table, gpu), traced or as_read(trace), len(trace.warp_instructions)
     counts, blocks, places = np.zeros(1, rec.COUNTS), len(table.block_start), 2 << count.bit_length()
     sizes = count, count + 1, count, count, count, count, blocks, places
     room = Lent(rec.Warps, _WARPS, (0, *sizes))
@@ -174,11 +174,10 @@ def code_of(table: LatencyTable, gpu: Gpu, work_a_cycle: tuple[float, ...] = ())
     )
 
 
-def trace_of(trace: Trace) -> rec.Traced:
-    """What warps execute."""
-    return rec.Traced(
-        trace.blocks, trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets
-    )
+def as_read(trace: Trace) -> Held:
+    """What warps execute: Traced."""
+    offsets = trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets
+    return Held(rec.Traced(trace.blocks, *offsets))
 
 
 @lru_cache(128)
@@ -216,7 +215,7 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     """The same for all launches of a program: without work."""
     rows = _rows(table)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
-    start = _start_of(table, gpu)
+    start = _start_delay(table, max(1, gpu.spec.register_banks // groups_of(gpu)), gpu.spec.register_file_ports)
     rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + start
     rows["late"] = np.maximum(0, start - rec.TO_UNIT_CYCLES)
     # of several units, one takes the next instruction while another is busy
@@ -245,18 +244,9 @@ def _work_a_cycle(table: LatencyTable, gpu: Gpu, executed: bytes) -> tuple[float
     return tuple(rec.WORK_A_CYCLE / own * crowd for own, crowd in zip(units, crowds, strict=True))
 
 
-def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:
-    """Cycles from issue to the start on the unit for a lone warp, as the GPU's banks are divided and stepped."""
-    spec = gpu.spec
-    return _start_delay(
-        table,
-        max(1, spec.register_banks // (spec.schedulers_per_sm if spec.sub_cores else 1)),
-        spec.register_file_ports,
-    )
-
-
 def _start_delay(table: LatencyTable, banks: int, steps: int) -> Int64[np.ndarray, " instr"]:
-    """The same where a bank serves an operand a step and a cycle has so many steps (docs/timing-rules.md, rule 13)."""
+    """Cycles from issue to the start on the unit for a lone warp, where a bank serves an operand a step and a cycle has
+    so many steps (docs/timing-rules.md, rule 13)."""
     numbers = table.read_banks
     at_bank = (numbers[:, :, None] % banks == np.arange(banks)) & (numbers >= 0)[:, :, None]
     return ALLOCATE_CYCLES + START_CYCLES + (at_bank.sum(1).max(1) + READ_STEPS) // steps

@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.warp_slots import ONE, bit, lowest
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.ready_slots import next_issue, prefetch, ready_at, units_changed, youngest
-from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put
+from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put, term
 from functional.jit.marked import zero
 
 TO_UNIT = rec.TO_UNIT_CYCLES * rec.TICKS
@@ -171,10 +171,10 @@ def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
 def use_special(lane, streams, m, g, needed, begin_k, arrive):
     """The result of an instruction that comes to a special unit at `arrive`."""
     begin = later(arrive, get(lane.times, unit_free(g, needed)))
-    free = begin + get(streams.terms, begin_k + rec.TERM.occupies)
+    free = begin + term(streams.terms, begin_k + rec.TERM.occupies)
     put(lane.times, unit_free(g, needed), free)
     lane.bounds[g * rec.NEEDS + needed] = at(free) - at(get(m, rec.NUMBER.special_slack))
-    return begin + get(streams.terms, begin_k + rec.TERM.latency)
+    return begin + term(streams.terms, begin_k + rec.TERM.latency)
 
 
 def use_pools(lane, streams, m, needs, g, terms, start):
@@ -186,7 +186,7 @@ def use_pools(lane, streams, m, needs, g, terms, start):
         works, before = needs & (1 << needed), get(lane.times, unit_free(g, needed))
         begin = later(arrive, before)
         delay = chosen(works, later(delay, begin - arrive), delay)
-        free = chosen(works, begin + get(streams.terms, terms + rec.TERM.sp + n), before)
+        free = chosen(works, begin + term(streams.terms, terms + rec.TERM.sp + n), before)
         put(lane.times, unit_free(g, needed), free)
         lane.bounds[g * rec.NEEDS + needed] = at(free) - at(get(m, rec.NUMBER.pool_slack)) - TO_UNIT
     return delay
@@ -216,9 +216,9 @@ def wait_for(times, first, room, count, mask, ready):
 def wait(lane, streams, times, warp, item, terms, start, delay, ready):
     """`ready`, not before what the warp's next item needs; `times`: the slot's first of Lane.slot_times."""
     behind = start + delay
-    ready = chosen(item.next, later(ready, behind + get(streams.terms, terms + rec.TERM.next)), ready)
+    ready = chosen(item.next, later(ready, behind + term(streams.terms, terms + rec.TERM.next)), ready)
     ready = later(ready, get(lane.slot_times, times + rec.FLOOR))
-    after_next = chosen(item.after_next, behind + get(streams.terms, terms + rec.TERM.after_next), start - start)
+    after_next = chosen(item.after_next, behind + term(streams.terms, terms + rec.TERM.after_next), start - start)
     put(lane.slot_times, times + rec.FLOOR, after_next)
     ready = wait_for(lane.slot_times, times + rec.FAR_RESULTS, rec.LOADS, warp.far, item.wait_far, ready)
     return wait_for(lane.slot_times, times + rec.NEAR_RESULTS, rec.RESULTS, warp.near, item.wait_near, ready)
@@ -261,7 +261,7 @@ def issue(lane, streams, shape, m, s, progress):
     own.ready &= ~bit(row)
     arrive, result = start + (item.unit_offset * rec.TICKS + TO_UNIT), start - start
     if item.unit == rec.MEMORY:
-        result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + rec.TERM.latency))
+        result = use_memory(lane, streams, shape, m, warp, g, arrive, term(streams.terms, terms + rec.TERM.latency))
     elif item.unit:
         result = use_special(lane, streams, m, g, item.unit - rec.MEMORY, terms, arrive)
     delay = use_pools(lane, streams, m, item.needs, g, terms, start)
@@ -269,7 +269,7 @@ def issue(lane, streams, shape, m, s, progress):
     remember(lane, times, warp, item, result)
     ready = wait(lane, streams, times, warp, item, terms, start, delay, fetched)
     drain = later(get(lane.slot_times, times + rec.DRAIN), result)
-    drain = later(drain, start + get(streams.terms, terms + rec.TERM.drain))
+    drain = later(drain, start + term(streams.terms, terms + rec.TERM.drain))
     put(lane.slot_times, times + rec.DRAIN, drain)
     after = start + item.cycles * rec.TICKS
     put(lane.times, rec.CLOCK + s, after)

@@ -11,7 +11,7 @@ import numpy as np
 
 from abstim.gpu.config import nearest
 from abstim.occupancy_vector import records as rec
-from functional.arrays import Float64, Int64
+from functional.arrays import Float64, Int32
 from functional.errors import InputError
 from functional.jit.machine_code import Native
 
@@ -55,22 +55,15 @@ def _shares(lanes: int, threads: int) -> list[slice]:
     return [slice(first, min(lanes, first + size)) for first in range(0, lanes, size)]
 
 
-def call_of(lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray) -> tuple:
-    """What `run_lanes` takes to run some lanes of a part in the state `lane`."""
-    first = part.first[own]
-    lanes = np.zeros(len(first), rec.OWN)
-    lanes["first"], lanes["stop"], lanes["machine"] = first, part.stop[own], np.arange(len(first))
-    issued = np.zeros(len(first), np.int64)
-    return lane, part.streams, shape_of(part), part.machine[own], lanes, ends, issued, stopped
-
-
 def _run_on(
     lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(ends, items issued) of some lanes of a part, in the state `lane`."""
-    call = call_of(lane, part, own, ends, stopped)
-    run_lanes(*call)
-    return ends, call[-2]
+    first, issued = part.first[own], np.zeros(len(ends), np.int64)
+    lanes = np.zeros(len(first), rec.OWN)
+    lanes["first"], lanes["stop"], lanes["machine"] = first, part.stop[own], np.arange(len(first))
+    run_lanes(lane, part.streams, shape_of(part), part.machine[own], lanes, ends, issued, stopped)
+    return ends, issued
 
 
 def shape_of(part: rec.Lanes) -> np.ndarray:
@@ -126,22 +119,22 @@ _TIMES = ("times", "slot_times", "starts", "arrivals", "recent")
 
 def run_with_derivatives(
     part: rec.Lanes,
-    term_slopes: Float64[np.ndarray, "item term name"],
+    term_rows: Int32[np.ndarray, " item_term"],
+    term_slopes: Float64[np.ndarray, "row name"],
     number_slopes: Float64[np.ndarray, "lane number name"],
 ) -> Float64[np.ndarray, "lane tick_and_names"]:
-    """The end of each lane, in ticks, and how it changes with each of up to DUAL_WIDTH - 1 parameters, given how TERMS
-    and NUMBERS do."""
-    terms = _dual(part.streams.terms, term_slopes.reshape(-1, term_slopes.shape[-1]))
+    """The end of each lane, in ticks, and how it changes with each of up to DUAL_WIDTH - 1 parameters, given how
+    NUMBERS do, and by which row of `term_slopes` each of TERMS does."""
+    terms = rec.DualTerms(part.streams.terms, term_rows, _dual(np.zeros(len(term_slopes)), term_slopes))
     machine = _dual(part.machine.ravel(), number_slopes.reshape(-1, number_slopes.shape[-1]))
-    own = part._replace(
-        streams=part.streams._replace(terms=terms), machine=machine.reshape(*part.machine.shape, rec.DUAL_WIDTH)
-    )
+    streams: Any = part.streams._replace(terms=terms)  # type: ignore[arg-type]
+    own = part._replace(streams=streams, machine=machine.reshape(*part.machine.shape, rec.DUAL_WIDTH))
     found = np.zeros((len(part.first), rec.DUAL_WIDTH))
     stopped = np.zeros(1, np.int64)
 
     def task(share: slice) -> None:
         lane = lane_of(part)
-        lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
+        lane = lane._replace(**{name: np.zeros((len(getattr(lane, name)), rec.DUAL_WIDTH)) for name in _TIMES})
         found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), rec.DUAL_WIDTH)), stopped)
 
     threads = os.cpu_count() or 1
@@ -149,11 +142,10 @@ def run_with_derivatives(
     return found
 
 
-def _dual(times: Int64[np.ndarray, " time"], slopes: np.ndarray | None = None) -> Float64[np.ndarray, "time dual"]:
+def _dual(times: np.ndarray, slopes: np.ndarray) -> Float64[np.ndarray, "time dual"]:
     found = np.zeros((len(times), rec.DUAL_WIDTH))
     found[:, 0] = times
-    if slopes is not None:
-        found[:, 1 : 1 + slopes.shape[1]] = slopes
+    found[:, 1 : 1 + slopes.shape[1]] = slopes
     return found
 
 
@@ -195,6 +187,6 @@ def run(part: rec.Lanes, threads: int | None = None) -> rec.Outcome:
     return run_arrays(part)
 
 
-def cycles_of(ticks: Int64[np.ndarray, " lane"]) -> Int64[np.ndarray, " lane"]:
+def cycles_of(ticks: Any) -> Any:
     """Whole cycles, the one in which the last warp left included."""
     return -(-ticks // rec.TICKS) + 1

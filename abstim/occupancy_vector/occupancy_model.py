@@ -80,14 +80,14 @@ def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[
 
 def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
     gpu, trace, cycles = point.gpu, timed.trace, own.cycles
-    facts = timed_facts(timed.session, timed.number, trace, gpu)
-    bounds = _bounds(point, own, facts.get("timed_instructions", int(trace.warp_instructions.sum())))
+    facts = launch_facts(timed.session, timed.number, timed.launch, trace, gpu, cycles)
+    facts |= timed_facts(timed.session, timed.number, trace, gpu)
+    bounds = _bounds(point, own, facts.get("timed_instructions", facts["warp_instructions"]))
     limit = max(BOUNDS, key=bounds.__getitem__)
     if bounds[limit] < BUSY * cycles:
         limit = LATENCY
         bounds[LATENCY] = float(cycles)
     return OccupancyLaunch(
-        **launch_facts(timed.session, timed.number, timed.launch, trace, gpu, cycles),
         **facts,
         occupancy=min(1.0, point.residents * trace.warps_per_block / gpu.spec.max_warps_per_sm),
         issue_slots={},

@@ -99,9 +99,10 @@ def is_served(body: Any, needs: Any, k: Any, bounds: Any, n: Any, time: Any) -> 
 
 @Operation
 def prefetch(body: Any, array: Any, k: Any) -> None:
-    """The processor may bring element `k` of an array into its cache; there need not be one."""
-    body.unit.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    body.do(f"call void @llvm.prefetch.p0(ptr {body.moved(array, k)}, i32 0, i32 3, i32 1)")
+    """The processor may bring element `k` of an array into its cache; there need not be one, nor an array."""
+    if hasattr(array, "sizes"):
+        body.unit.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        body.do(f"call void @llvm.prefetch.p0(ptr {body.moved(array, k)}, i32 0, i32 3, i32 1)")
 
 
 @Operation

@@ -165,7 +165,7 @@ NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a wa
 LIMIT_TICKS = NEVER // 2  # beyond it times could come near NEVER
 WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
 SPECIALS, POOL_COUNT = 3, 2
-DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with each of the others
+DUAL_WIDTH = 8  # of a time with derivatives: its tick, and how it changes with each of the others
 
 # What an access did: fields of a word, from the lowest bit up: (name, bits)
 ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))
@@ -267,6 +267,14 @@ LANE_ITEM = np.dtype(
     ],
     align=True,
 )  # fmt: skip
+
+
+class DualTerms(NamedTuple):
+    """TERMS with derivatives: ticks, and which row of slopes, duals without a tick, each changes by."""
+
+    ticks: np.ndarray  # of each
+    rows: Int32[np.ndarray, " item_term"]
+    slopes: Float64[np.ndarray, "row dual"]
 
 
 class Streams(NamedTuple):

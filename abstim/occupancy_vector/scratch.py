@@ -61,10 +61,7 @@ def caches_of(own: Reading, walks: bool) -> Held:
     known = vars(_OF_THREAD).get("caches", {})
     if known and not walks:
         return next(iter(known.values()))[1]
-    spec, lines = own.gpu.spec, ("l1d", "const", "l1i", "l2")
-    geometry = tuple(getattr(spec, f"{name}_{what}") for name in lines for what in ("sets", "ways"))
-    rest = spec.sm_count, spec.dram_channels, spec.l2_slices_per_channel, spec.dram_banks, spec.l1d_mshrs, own.waiting
-    return _kept("caches", (*geometry, *rest), (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
+    return _kept("caches", own.geometry, (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
 
 
 def working(sm_count: int, sizes: tuple[int, ...]) -> tuple[Held, Held]:

@@ -16,7 +16,7 @@ from abstim.gpu.config import Gpu
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Told, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
-from abstim.occupancy_vector.items import Sorted, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
+from abstim.occupancy_vector.items import as_read, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
 from abstim.occupancy_vector.lanes import FEW_ITEMS, compiled, cycles_of, run
 from abstim.occupancy_vector.lent import Lent
 from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane_of, working
@@ -24,15 +24,17 @@ from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int64
 from functional.jit.machine_code import Held, Native
-from functional.traces.line_record import without_phases
+from functional.traces.line_record import in_phases, without_phases
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
+    from abstim.occupancy_vector.items import Sorted
 
 MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
+LaunchOutcome = dict[str, int]  # by the names of LAUNCH_OUTCOME
 time_launch = Native(
     "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine"
 )
@@ -131,23 +133,26 @@ class TimedLaunch:
 
     def __init__(self, session: Session, number: int, latency_of: Int64[np.ndarray, " instr"] | None = None) -> None:
         self.session, self.number, self.latency_of, self._lock = session, number, latency_of, Lock()
-        self.launch, self.trace = session.launch(number), without_phases(session.traces.trace(number))
+        self.launch, trace = session.launch(number), session.traces.trace(number)
+        touched = session.once_of(number, trace, ("touched", number), lambda: in_phases(trace.records).any())
+        self.trace = without_phases(trace) if touched else trace
         self._warps: dict[tuple, Sorted] = {}
         self._cut: dict[tuple, CutItems] = {}
         self._nominal: dict[tuple, CutItems] = {}
         self._walked: dict[tuple, Walked] = {}
-        self._ended: dict[tuple, np.ndarray] = {}  # of points that lanes see as one
+        self._ended: dict[tuple, LaunchOutcome] = {}  # of points that lanes see as one
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
         """The launch on a GPU, ready to run. Raises InputError for a GPU that cannot run it."""
         session, number, own = self.session, self.number, reading_of(gpu)
         residents, inputs = session.blocks_per_sm(number, gpu), session.inputs(number, gpu, self.trace)
         table, trace = inputs.table, inputs.trace
+        traced = session.once_of(number, trace, ("traced", number), lambda: as_read(trace))
         touch = (id(session.timed_code(number, gpu)), *own.touching)  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         refuse_commits(table, "occupancy")
         with self._lock:
-            warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
+            warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu, traced))
             made = _kept(self._cut, (touch, own.items), lambda: self._new_cut(inputs, warps, gpu))
             nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps, timed=False)))
             walking = touch, own.caches, residents
@@ -181,22 +186,21 @@ class TimedLaunch:
         shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
         return point.walked.key, point.reading.items, shape.tobytes(), lanes.machines[: point.sm_count].tobytes()
 
-    def _run(self, point: DesignPoint, threads: int | None) -> np.ndarray:
-        """A LAUNCH_OUTCOME."""
+    def _run(self, point: DesignPoint, threads: int | None) -> LaunchOutcome:
         out, _ = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
-        if not out["is_run"]:
-            found = run(point.lanes, threads)
-            out["end"], out["stepped"] = found.end.max(), found.issued.sum()
-        return out
+        if out["is_run"]:
+            return out
+        found = run(point.lanes, threads)
+        return out | {"end": int(found.end.max()), "stepped": int(found.issued.sum())}
 
-    def follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Chosen]:
-        """Do what is still to be done of a design point, lanes included where they issue at most so many items: a
-        LAUNCH_OUTCOME, and the lanes that are run."""
+    def follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
+        """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
+        the lanes that are run."""
         is_made = point.cut.is_cut and point.walked.is_walked
         with nullcontext() if is_made else self._lock:
             return self._follow(point, most_work)
 
-    def _follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Chosen]:
+    def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
@@ -208,29 +212,28 @@ class TimedLaunch:
         lane, lanes = lane_of(point.reading, per_block, point.residents, fills), chosen_of(gpu)
         items, own = (point.cut.lent.held, slice(0, 3)), (warps.lent.held, slice(2, 4))
         streams = composed(rec.Streams, items, own, (told.held, slice(2, None)))
+        scratch, answers = room_of(point)
         time_launch(
             plan, point.reading.held(per_block, point.residents), code, warps.traced, warps.lent.held,
-            point.nominal.lent.held, point.cut.lent.held, walk_of(point), told.held, streams, room_of(point)[0],
+            point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers), told.held, streams, scratch,
             caches_of(point.reading, bool(plan.walks)), lane, lanes,
         )  # fmt: skip
-        outs = lanes.value.outs.copy()
-        out = outs[0]
+        out = dict(zip(rec.LAUNCH_OUTCOME.names or (), lanes.value.outs.item(), strict=True))
         if out["misfits"]:
             cut(table, warps, gpu)
-        check_field("occupies", outs["longest"], rec.OCCUPIES_BITS)
+        if out["longest"] >= 1 << rec.OCCUPIES_BITS:
+            check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
         point.nominal.is_cut |= bool(plan.cuts_nominal)
         point.cut.is_cut = walked.is_walked = True
         if plan.walks:
-            walked.fill_count, walked.late_count = int(out["fills"]), int(out["lates"])
+            walked.fill_count, walked.late_count = out["fills"], out["lates"]
         return out, lanes.value
 
 
-def _timed(point: DesignPoint, out: np.ndarray) -> Timed:
-    l2, dram = (float(out[name]) / rec.TICKS for name in ("l2_ticks", "dram_ticks"))
-    return Timed(
-        int(cycles_of(out["end"])) + int(point.gpu.params.launch_latency_cycles), float(out["stepped"] / out["work"]),
-        int(out["sectors"]), int(out["dram_sectors"]), int(out["held"]), l2, dram,
-    )  # fmt: skip
+def _timed(point: DesignPoint, out: LaunchOutcome) -> Timed:
+    cycles, served = cycles_of(out["end"]), (out["l2_ticks"] / rec.TICKS, out["dram_ticks"] / rec.TICKS)
+    cycles += int(point.gpu.params.launch_latency_cycles)
+    return Timed(cycles, out["stepped"] / out["work"], out["sectors"], out["dram_sectors"], out["held"], *served)
 
 
 def room_of(point: DesignPoint) -> tuple[Held, Held]:
@@ -242,13 +245,13 @@ def room_of(point: DesignPoint) -> tuple[Held, Held]:
     return working(point.gpu.spec.sm_count, sizes)
 
 
-def walk_of(point: DesignPoint) -> Held:
+def _walk_of(point: DesignPoint, answers: Held) -> Held:
     """A launch's Walk, whose answers lie there until another one's do."""
     inputs, warps = point.inputs, point.warps
     machine = _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
     return composed(
         Walk, (machine, slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
-        (warps.traced, slice(2, 3)), (point.walked.lent.held, slice(2, 3)), (room_of(point)[1], slice(5)),
+        (warps.traced, slice(2, 3)), (point.walked.lent.held, slice(2, 3)), (answers, slice(5)),
     )  # fmt: skip
 
 

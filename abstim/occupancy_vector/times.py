@@ -18,8 +18,8 @@ DUAL = f"<{DUAL_WIDTH} x double>"
 
 @Operation
 def has_slopes(body: Any, times: Any) -> bool:
-    """Do the times of an array carry derivatives?"""
-    return len(times.sizes) == 2
+    """Do the times of an array, or terms, carry derivatives?"""
+    return not hasattr(times, "sizes") or len(times.sizes) == 2
 
 
 @Operation
@@ -31,6 +31,13 @@ def _load(body: Any, times: Any, k: Any) -> Word:
 @Operation
 def _store(body: Any, times: Any, k: Any, time: Any) -> None:
     body.do(f"store {DUAL} {_dual(body, time).name}, ptr {body.element(times, [k]).name}, align 8")
+
+
+@Operation
+def _with_tick(body: Any, slopes: Any, row: Any, tick: Any) -> Word:
+    """A dual of a row of slopes."""
+    found, time = _load.emit(body, slopes, row), body.converted(tick, Word("", REAL))
+    return Word(body.new(f"insertelement {DUAL} {found.name}, double {time.name}, i32 0"), DUAL)
 
 
 def _is_dual(time: Any) -> bool:
@@ -113,6 +120,11 @@ def portion(body: Any, time: Any, part: Any) -> Any:
 def get(times, k):
     """Time `k` of an array."""
     return _load(times, k) if has_slopes(times) else times[k]
+
+
+def term(terms, k):
+    """Term `k` of all items."""
+    return _with_tick(terms.slopes, terms.rows[k], terms.ticks[k]) if has_slopes(terms) else terms[k]
 
 
 def put(times, k, time):

@@ -11,7 +11,7 @@ from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import asked_by
-from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, PIPE_PLACES
+from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FEW_WAYS, FIRST_CYCLES, L2_CYCLES, PIPE_PLACES
 from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
 from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
@@ -147,7 +147,8 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
     if missed:
         registers, own = caches.registers[number], caches.missed[number]
         count = sectors_in(missed) if m.l1d_sectored else 1
-        time = held_up(found, registers[(own + count - 1) % len(registers)], access, time)
+        if own + count > len(registers):
+            time = held_up(found, registers[(own + count - 1) % len(registers)], access, time)
         if not there:
             k = free_way(caches, lines, first, m.l1d_ways, time)
             if lines.used[k] >= caches.uses[0].before:
@@ -506,16 +507,9 @@ def walk_sm(walk, caches, number, sm, own, slots, limit):
 
 def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
-    for counts in (caches.registers, caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows):
+    for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows, caches.banks):
         zero(counts)
-    for counts in (
-        caches.banks,
-        caches.slice_sectors,
-        caches.window_sectors,
-        caches.slices,
-        caches.channel_sectors,
-        caches.totals,
-    ):
+    for counts in (caches.slice_sectors, caches.window_sectors, caches.slices, caches.channel_sectors, caches.totals):
         zero(counts)
     caches.uses[0].latest += 1
     caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
@@ -526,7 +520,8 @@ def empty(caches, sm_count):
 def start(walk, caches, number, sm, own, slots):
     """An SM before its first thread block; `own`: its TOLD_SM."""
     zero(sm)
-    zero(caches.hints[number])
+    if walk.machine[0].l1d_ways > FEW_WAYS:
+        zero(caches.hints[number])
     sm.next, sm.stop = own.first, own.stop
     sm.room = walk.machine[0].l1d_miss_queue - 1
     for w in range(rec.MOST_SLOTS):

@@ -319,6 +319,6 @@ def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dic
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:
     """What every model says of a launch alike: fields of a LaunchResult."""
     limit, did = session.occupancy(number, gpu), executed(session, number, launch, trace)
-    took = {"cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz}
-    took |= {"ipc": did["thread_instructions"] / cycles, "warp_ipc": did["warp_instructions"] / cycles}
-    return did | took | {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter, "peaks": peaks(gpu)}
+    rates = {"ipc": did["thread_instructions"] / cycles, "warp_ipc": did["warp_instructions"] / cycles}
+    held = {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter, "peaks": peaks(gpu)}
+    return {**did, "cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz, **rates, **held}

@@ -181,16 +181,16 @@ class Session:
 
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
-        launch, registers, columns = self.launch(number), self.registers(number).count, self.tensor_columns(number)
-        shape = launch.grid, launch.block, registers, launch.shared_bytes, columns
-        cluster = launch.cluster.total
+        launch = self.launch(number)
+        own = launch.program.name, launch.program.digest, launch.shared_bytes, launch.requested_cluster
 
         def made() -> Occupancy:
-            check_cluster(gpu.spec, cluster)
-            return occupancy(gpu.spec, *shape)
+            check_cluster(gpu.spec, launch.cluster.total)
+            registers, columns = self.registers(number).count, self.tensor_columns(number)
+            return occupancy(gpu.spec, launch.grid, launch.block, registers, launch.shared_bytes, columns)
 
         try:
-            return self.once(("occupancy", gpu.spec, cluster, *shape), made)
+            return self.once(("occupancy", gpu.spec, launch.grid, launch.block, *own), made)
         except InputError as error:
             name = launch.program.name
             raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None

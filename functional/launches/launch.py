@@ -115,7 +115,7 @@ class Launch:
         grid, block = ("x".join(map(str, extents)) for extents in (self.grid, self.block))
         return f"<launch of {self.program.name}, grid {grid}, block {block}>"
 
-    @property
+    @cached_property
     def cluster(self) -> Dim3:
         """Thread blocks of a cluster along each axis: what was asked for, else what the kernel says."""
         return self.requested_cluster or _own_cluster(self.program)
