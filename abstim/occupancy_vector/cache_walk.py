@@ -27,7 +27,10 @@ ANSWER = np.dtype([
     ("turn", "i4"), ("came", "i4"), ("left", "i4"), ("waits", "i4"),
 ], align=True)  # fmt: skip
 # `joined`: accesses that wait for each sector, a byte a sector; `there`: nominal cycle it comes in
-LINE = np.dtype([("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("valid", "i1"), ("dirty", "i1")], align=True)
+LINE = np.dtype(
+    [("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("written", "u4"), ("valid", "i1"), ("dirty", "i1")],
+    align=True,
+)
 # Of lines: the number of the latest, and of the latest before the walk; has a store evicted one since?
 USES = whole_numbers("latest before evicted")
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8"), ("asks", "i8")])  # an SM's shares; 1: it asks in the stretch
@@ -121,6 +124,7 @@ class Walk(NamedTuple):
     paths: np.ndarray
     access_offsets: np.ndarray
     records: np.ndarray
+    words: np.ndarray
     dealt: np.ndarray  # thread blocks, those of an SM one after the other
     answers: np.ndarray
     followed: np.ndarray

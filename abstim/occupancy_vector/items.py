@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.engine.design_point import caches_machine
+from abstim.engine.design_point import caches_machine, written_words
 from abstim.engine.rules import ALLOCATE_CYCLES, DECODE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
@@ -176,8 +176,8 @@ def code_of(table: LatencyTable, gpu: Gpu, work_a_cycle: tuple[float, ...] = ())
 
 def as_read(trace: Trace) -> Held:
     """What warps execute: Traced."""
-    offsets = trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets
-    return Held(rec.Traced(trace.blocks, *offsets))
+    records = trace.records, written_words(trace), trace.record_offsets
+    return Held(rec.Traced(trace.blocks, trace.block_offsets, *records, trace.conflicts, trace.conflict_offsets))
 
 
 @lru_cache(128)

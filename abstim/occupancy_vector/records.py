@@ -128,6 +128,7 @@ class Traced(NamedTuple):
     blocks: np.ndarray
     block_offsets: np.ndarray
     records: np.ndarray  # line records
+    words: np.ndarray  # that stores write of their lines: engine.state.Streams
     record_offsets: np.ndarray
     conflicts: np.ndarray
     conflict_offsets: np.ndarray

@@ -251,7 +251,7 @@ def _walk_of(point: DesignPoint, answers: Held) -> Held:
     machine = _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
     return composed(
         Walk, (machine, slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
-        (warps.traced, slice(2, 3)), (point.walked.lent.held, slice(2, 3)), (answers, slice(5)),
+        (warps.traced, slice(2, 4)), (point.walked.lent.held, slice(2, 3)), (answers, slice(5)),
     )  # fmt: skip
 
 

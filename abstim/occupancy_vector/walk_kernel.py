@@ -5,7 +5,7 @@ import numpy as np
 from abstim.engine import accesses
 from abstim.engine.accesses import line_of, sectors_in, sectors_of
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
-from abstim.engine.l1d import set_of
+from abstim.engine.l1d import set_of, write_sectors
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import bit, first_after, lowest, span
@@ -49,9 +49,12 @@ def queued(caches, number, time, sectors, read):
     return np.int64(max(own.l2, own.dram if read else 0.0)) - time
 
 
-def ask_l2(walk, caches, line, sectors, write, time, found):
-    """Sectors of a line are asked of L2, or written, and counted in `found`; returns when the SM has them, but for
-    what they wait for others."""
+NONE_WRITTEN = -1  # in place of a set of words
+
+
+def ask_l2(walk, caches, line, sectors, words, time, found):
+    """Sectors of a line are asked of L2, or words of them written, and counted in `found`; returns when the SM has
+    them, but for what they wait for others."""
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
@@ -67,15 +70,15 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
         found.dram_sectors = min(255, found.dram_sectors + leaves)
         caches.channel_sectors[channel] += leaves
         caches.totals[0].port_sectors += leaves
-        caches.l2.tag[k], row.valid, row.dirty, row.there, row.joined = line + 1, 0, 0, 0, 0
+        caches.l2.tag[k], row.valid, row.dirty, row.there, row.joined, row.written = line + 1, 0, 0, 0, 0, 0
     use(caches, caches.l2, k)
     missed = sectors & ~row.valid
     if row.there <= time:
         caches.totals[0].port_sectors += sectors_in(sectors & ~missed)
-    row.valid |= sectors
-    if write:
-        row.dirty |= sectors
+    if words != NONE_WRITTEN:
+        row.valid |= write_sectors(row, sectors, words)
         return time + L2_CYCLES
+    row.valid |= sectors
     is_coming = row.there - L2_CYCLES > time
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
@@ -158,7 +161,7 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
         row.valid |= missed
         leave_sm(walk, caches, number, sm, access, missed, time)
         ask_first(row, missed, there and row.there > time)
-        answered = ask_l2(walk, caches, line, missed, False, time, found)
+        answered = ask_l2(walk, caches, line, missed, NONE_WRITTEN, time, found)
         found.way = max(found.way, answered - time)
         row.there = answered + queued(caches, number, time, sectors_in(missed), found.dram_sectors - before)
         row.asker = access + 1
@@ -176,7 +179,7 @@ def passed(caches, number, found, answered, time, sectors, read):
     found.wait = max(found.wait, answered - time + queued(caches, number, time, sectors_in(sectors), read))
 
 
-def store(walk, caches, number, sm, line, sectors, time, access, found):
+def store(walk, caches, number, sm, line, sectors, words, time, access, found):
     """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
     m, lines = walk.machine[0], caches.l1d
     first = number * lines.size + set_of(m, line)
@@ -193,11 +196,11 @@ def store(walk, caches, number, sm, line, sectors, time, access, found):
         if not there:
             place_in_l1d(caches, number, k, line)
             row.there = 0
-        row.valid |= sectors
+        row.valid |= write_sectors(row, sectors, words)
         use(caches, lines, k)
     sectors = accesses.segment(m, sectors)
     leave_sm(walk, caches, number, sm, access, sectors, time)
-    answered = ask_l2(walk, caches, line, sectors, True, time, found)
+    answered = ask_l2(walk, caches, line, sectors, words, time, found)
     passed(caches, number, found, answered, time, sectors, 0)
 
 
@@ -215,7 +218,7 @@ def read_constant(walk, caches, number, line, sectors, time, access, found):
     use(caches, caches.const, k)
     if not there:
         caches.const.tag[k] = own + 1
-        row.there, row.asker = ask_l2(walk, caches, line, wanted, False, time, found), access + 1
+        row.there, row.asker = ask_l2(walk, caches, line, wanted, NONE_WRITTEN, time, found), access + 1
         found.way = max(found.way, row.there - time)
     wait_for(walk, found, row, access, time)
 
@@ -242,7 +245,7 @@ def code_line(walk, caches, number, line, time, fetch, found):
     use(caches, lines, k)
     if not there:
         lines.tag[k], row = line + 1, lines.row[k]
-        row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
+        row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, NONE_WRITTEN, time, found)
         row.asker = fetch + 1
     return k
 
@@ -262,12 +265,13 @@ def ask_caches(walk, caches, number, sm, kind, r, time, access, found):
             read_constant(walk, caches, number, line, sectors, time, access, found)
         elif kind == rec.ATOMIC or ((kind == rec.PASSING or (m.l1d_bypass and kind == rec.LOAD)) and not local):
             before = found.dram_sectors
-            answered = ask_l2(walk, caches, line, sectors, False, time, found)
+            answered = ask_l2(walk, caches, line, sectors, NONE_WRITTEN, time, found)
             passed(caches, number, found, answered, time, sectors, found.dram_sectors - before)
         elif kind == rec.LOAD or kind == rec.PASSING or (local and m.l1d_write == LOCAL_BACK):
             time = load(walk, caches, number, sm, line, sectors, time, access, found)
         else:
-            store(walk, caches, number, sm, line, sectors, time, access, found)
+            words = accesses.words_at(m, walk.words, r)
+            store(walk, caches, number, sm, line, sectors, words, time, access, found)
         more = accesses.more_follow(word)
         r += 1
     return time

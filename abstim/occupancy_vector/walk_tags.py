@@ -42,7 +42,8 @@ def place_in_l1d(caches, number, k, line):
     hint = caches.hints[number, line & (HINTS - 1)]
     hint.line = line + 1 if hint.line == 0 or hint.line == line + 1 else -1
     hint.way = k
-    caches.l1d.tag[k], caches.l1d.row[k].valid = line + 1, 0
+    caches.l1d.tag[k], row = line + 1, caches.l1d.row[k]
+    row.valid = row.dirty = row.written = 0
 
 
 def oldest_way(caches, lines, first, ways):
