@@ -168,7 +168,6 @@ def pass_by(c, row, kind, line, sectors):
     if row.lanes:
         way = state.FP64_ATOMIC + row.lanes
     if not can_send(c, way, sectors):
-        row.entry = max(row.entry, c.record.launch.limit + 1)
         return False
     sent = send(c, line, sectors, way, state.TO_ACCESS, row.access, row.entry)
     access = c.l1d.accesses[row.access - 1]
@@ -216,8 +215,6 @@ def enter_const(c, row, time):
             upper = not wide and not row.left & accesses.LOWER_HALF
             number = line if wide else 2 * line + (1 if upper else 0)
             if not const_lookup(c, number, row.access, row.entry, time):
-                if not can_send(c, state.READ, accesses.WHOLE_LINE):
-                    row.entry = c.record.launch.limit + 1
                 return False
             row.left = 0 if wide or upper else row.left & ~accesses.LOWER_HALF
             row.entry += 1
