@@ -37,8 +37,9 @@ def of_table(
     for variant in variants:
         if variant not in known and gpu is None:
             raise InputError(f"variant {variant!r} is not known; say which GPU it is with --gpu")
-    own = _only({known[variant]["gpu"] for variant in variants if variant in known} or {gpu}, "choose by --variant")
-    name = gpu or own
+    own = {known[variant]["gpu"] for variant in variants if variant in known}
+    of_variants = _only(own or {gpu or ""}, "choose by --variant")
+    name = gpu or of_variants
     gpus = {v: load_gpu(name, [*known.get(v, {"set": []})["set"], *overrides]) for v in variants}
     found = [Measurement(e.benchmark, e.variant, e.benchmark, (*e.cycles,), (*e.cycles.values(),)) for e in table]
     return name, gpus, found
