@@ -85,9 +85,9 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     with progress(quiet=as_json) as report:
         found = library.validate(chosen, report, o.model, o.flush)
     found.skipped[:0] = skipped
+    print_json(found.to_json()) if as_json else _print(found)
     if o.plot is not None and found.comparisons:
         library.plot(found, o.plot, o.measured_by)
-    print_json(found.to_json()) if as_json else _print(found)
     if not found.comparisons:
         why = f"; the first: {found.skipped[0]}" if found.skipped else ": the table has no row of this --flush"
         raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped{why}")
@@ -105,17 +105,20 @@ _TIME_ERRORS = (
 
 
 def _silicon(table: Path, programs: Path, plot: Path | None, timed_code: str, as_json: bool) -> None:
-    from abstim.session.result import not_machine_code
     from abstim.study import silicon as library
 
     rows = library.read_measured_times(table)
     with progress(quiet=as_json) as report:
         found, skipped = library.compare_times(rows, programs, report, timed_code)
+    print_json(library.to_json(found, skipped)) if as_json else _print_silicon(found, skipped)
     if plot is not None:
         library.plot(found, plot)
-    if as_json:
-        print_json(library.to_json(found, skipped))
-        return
+
+
+def _print_silicon(found: list, skipped: list[str]) -> None:
+    from abstim.session.result import not_machine_code
+    from abstim.study import silicon as library
+
     for line in skipped:
         note(f"skipped: {line}")
     print_records("", _KERNELS, found, left=3)

@@ -84,7 +84,7 @@ def write_selection(
     except SamplingError as error:
         raise InputError(f"{method}: {error}") from None
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}") from None
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
     return {
         "method": method,
         "launches": len(selection.strata),
