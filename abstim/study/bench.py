@@ -299,19 +299,11 @@ def against(
         seconds = stages["execute"].seconds + median(each.seconds for each, _ in timed)
         measured, slow = sum(entry.cycles.values()), reference.seconds[entry.benchmark, entry.variant]
         yield Against(
-            entry.benchmark,
-            entry.group,
-            entry.variant,
-            predicted_cycles=cycles,
-            measured_cycles=measured,
-            thread_instructions=rate.thread_instructions,
-            seconds=seconds,
-            all_seconds=seconds + stages["parse"].seconds + stages["characterize"].seconds,
-            reference_seconds=slow,
-            error=cycles / measured - 1,
-            speedup=slow / seconds,
-            thread_mips=rate.thread_instructions / seconds / 1e6,
-        )
+            entry.benchmark, entry.group, entry.variant, predicted_cycles=cycles, measured_cycles=measured,
+            thread_instructions=rate.thread_instructions, seconds=seconds,
+            all_seconds=seconds + stages["parse"].seconds + stages["characterize"].seconds, reference_seconds=slow,
+            error=cycles / measured - 1, speedup=slow / seconds, thread_mips=rate.thread_instructions / seconds / 1e6,
+        )  # fmt: skip
 
 
 MOST_ROUNDS = 1000

@@ -55,13 +55,9 @@ class Space:
         self.dynamic_shared = Expression(dynamic_shared, f"--dynamic-shared {dynamic_shared}")
         inside = [Expression(part, f"--arg {{{part}}}") for text in arguments for part in _BRACES.findall(text)]
         named = set[str]().union(*(e.names for e in [*chain(*self.extents.values()), self.dynamic_shared, *inside]))
+        self.is_compiled = source.lower().endswith(".cu")  # for each variant
         if not self.is_compiled and (idle := self.axes.keys() - named):
             raise InputError(f"--vary {min(idle)}: of a .ptx file the launch alone varies, which does not name it")
-
-    @property
-    def is_compiled(self) -> bool:
-        """Is the source compiled for each variant?"""
-        return self.source.lower().endswith(".cu")
 
     def variants(self) -> list[Values]:
         """Those that keep all constraints, the last name's values running fastest. Raises InputError if none does."""
