@@ -100,6 +100,17 @@ def test_what_had_no_room_to_send_goes_on_when_a_window_begins() -> None:
     assert differences(Launch(replace(inputs, trace=trace), gpu, 1)) == {}
 
 
+def test_a_texture_that_had_no_room_does_not_wait_for_l1ds_miss_queue() -> None:
+    """Its misses do not go through it: 1 % of a launch's cycles on the TITAN X."""
+    queues = ["inject_queue_flits=4", "crossbar_queue_flits=64", "l1d_miss_queue=2"]
+    gpu = load_gpu("gtx480", ["sm_count=1", "dram_channels=2", *queues])
+    inputs = straight_launch([Kind.GLOBAL_LOAD, Kind.TEXTURE_LOAD, Kind.L2_LOAD, Kind.EXIT], warps=1)
+    lines = [[5000], [9000, 9001, 9002], [*range(1000, 1168)]]
+    records = [line << 5 | 2 | (line != own[-1]) for own in lines for line in own]
+    trace = replace(inputs.trace, records=np.array(records, np.uint32), record_offsets=np.array([0, len(records)]))
+    assert differences(Launch(replace(inputs, trace=trace), gpu, 1)) == {}
+
+
 def test_a_barrier_issued_second_holds_its_warp() -> None:
     """On the TITAN X a store and the barrier behind it issue in one turn; the warp waits all the same."""
     gpu = load_gpu("titanx", ["perfect_memory=true", "sm_count=1"])

@@ -273,7 +273,7 @@ def retry_from(c, stage, time):
     writes = stage.kind == Kind.GLOBAL_STORE
     passes = stage.kind == Kind.L2_LOAD and stage.line < accesses.LOCAL_LINE
     room = queue_room_from(c, 0 if writes or passes else 1)
-    if room > time:
+    if room > time and stage.kind != Kind.TEXTURE_LOAD:  # whose misses leave past the queue
         return room
     sectors = accesses.segment(c.machine, stage.sectors) if writes else stage.sectors
     return state.NEVER if can_send(c, state.WRITE if writes else state.READ, sectors) else c.record.launch.limit + 1
