@@ -111,6 +111,17 @@ def test_a_texture_that_had_no_room_does_not_wait_for_l1ds_miss_queue() -> None:
     assert differences(Launch(replace(inputs, trace=trace), gpu, 1)) == {}
 
 
+def test_a_load_that_was_refused_finds_what_another_bank_has_left_since() -> None:
+    """It slept until something came back, when its line was gone again (700 cycles in place of 563)."""
+    sizes = ["l1d_banks=4", "l1d_sets=1", "l1d_ways=3", "l1d_mshrs=1", "sm_count=1", "dram_channels=2"]
+    policy = ["l1d_sectored=true", "l1d_write=through", "l1d_write_allocate=true", "coalescing=line"]
+    load, store = Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE
+    inputs = straight_launch([load, load, store, store, store, Kind.EXIT], warps=1)
+    records = [line << 5 | sectors << 1 for line, sectors in [(50, 1), (60, 8), (60, 12), (70, 12), (80, 12)]]
+    trace = replace(inputs.trace, records=np.array(records, np.uint32), record_offsets=np.array([0, 5]))
+    assert differences(Launch(replace(inputs, trace=trace), load_gpu("gtx480", [*sizes, *policy]), 1)) == {}
+
+
 def test_a_barrier_issued_second_holds_its_warp() -> None:
     """On the TITAN X a store and the barrier behind it issue in one turn; the warp waits all the same."""
     gpu = load_gpu("titanx", ["perfect_memory=true", "sm_count=1"])

@@ -292,7 +292,8 @@ def look_up(c, time):
         if meet_tags(c, stage, time):
             pipe.first = pipe.first + 1 if pipe.first + 1 < m.l1d_latency_cycles else 0
             pipe.count -= 1
-            pipe.retry = time + 1
+            for other in range(m.l1d_banks):  # to which the line that it has left may be a hit
+                c.l1d.pipes[other].retry = min(c.l1d.pipes[other].retry, time)
         else:
             pipe.retry = retry_from(c, stage, time)
 
