@@ -30,6 +30,7 @@ METRICS = {
     "thread_blocks": "launch__grid_size",
 }
 _TIME = ("gpc__cycles_elapsed.max", "sm__cycles_elapsed.max", "gpu__time_duration.sum")
+_UNIT = " unit"  # behind a metric's name: what it is in
 
 
 def features(counts: Mapping[str, np.ndarray]) -> Float64[np.ndarray, "launch 12"]:
@@ -72,11 +73,14 @@ def _launches(path: Path) -> Iterator[dict[str, str]]:
     """One dict a launch, whichever way the file is laid out."""
     rows = _rows(path, lambda line: line.replace('"', "").startswith("ID,"))
     if not rows or "Metric Name" not in rows[0]:
-        yield from (row for row in rows if row.get("ID", "").strip().isdigit())  # the row of units has no ID
+        units = {} if not rows or rows[0]["ID"] else {f"{name}{_UNIT}": unit for name, unit in rows[0].items()}
+        yield from (row | units for row in rows if row.get("ID", "").strip().isdigit())  # the row of units has no ID
         return
     found: dict[str, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row["ID"], dict(row))[row["Metric Name"]] = row["Metric Value"]
+        launch = found.setdefault(row["ID"], dict(row))
+        launch[row["Metric Name"]] = row["Metric Value"]
+        launch[row["Metric Name"] + _UNIT] = row.get("Metric Unit", "")
     yield from found.values()
 
 
@@ -88,12 +92,27 @@ def _rows(path: Path, is_header: Callable[[str], bool]) -> list[dict[str, str]]:
 
 
 def _column(launches: list[dict[str, str]], metric: str, path: Path) -> Float64[np.ndarray, " launch"]:
+    unit = _nanoseconds if metric == _TIME[-1] else lambda text: 1.0
     try:
-        return np.array([float(launch[metric].replace(",", "")) for launch in launches])
+        return np.array([_number(launch[metric]) * unit(launch.get(metric + _UNIT) or "ns") for launch in launches])
     except (KeyError, AttributeError):
         raise SamplingError(f"{path}: no metric {metric}; collect it with `ncu --metrics {metric},...`") from None
     except ValueError as error:
         raise SamplingError(f"{path}: {metric}: {error}") from None
+
+
+def _number(text: str) -> float:
+    """Commas stand between thousands. Raises ValueError for others, which some languages have for a point."""
+    if "," in text and not re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text.strip()):
+        raise ValueError(f"{text!r}: commas are read between thousands alone; run the profiler in English")
+    return float(text.replace(",", ""))
+
+
+def _nanoseconds(unit: str) -> float:
+    """Of a unit, which profilers choose to suit the number: `ns`, `nsec`, `nsecond`. Raises ValueError for others."""
+    if (short := re.fullmatch(r"([num]?)s(ec|econds?)?", unit.strip())) is None:
+        raise ValueError(f"{unit!r} is no unit of time")
+    return {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}[short[1]]
 
 
 def _volume(text: str) -> int:
@@ -137,7 +156,9 @@ def read_nsight_systems(path: Path) -> LightProfile:
         tensors = [name for name in rows[0] if name.lower().startswith("tensor")]  # such as `[8, 64, 112, 112]`
         found = [[[float(n) for n in re.findall(r"[\d.]+", row[name] or "")] for row in rows] for name in tensors]
         dimensions = np.hstack([dimensions, *map(padded, found)])
-        spent = None if time is None else np.array([float(row[time].replace(",", "")) for row in rows])
+        unit = re.search(r"\((.*)\)", time or "")
+        each = _nanoseconds(unit[1] if unit else "ns")
+        spent = None if time is None else np.array([_number(row[time]) * each for row in rows])
     except (KeyError, ValueError) as error:
         raise SamplingError(f"{path}: a kernel's row has no usable {error}") from None
     return LightProfile([row["Name"] for row in rows], dimensions, spent)

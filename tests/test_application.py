@@ -26,6 +26,7 @@ from abstim.application.runtime_environment import RUNTIMES, calls_of, library_f
 from abstim.cli import main
 from abstim.cli.application import _names
 from abstim.gpu.config import load_gpu
+from abstim.session.result import NO_CLUSTERS
 from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
 from functional.launches.launch import Dim3, Launch
@@ -269,6 +270,8 @@ def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):
     assert "PASSED" in said.out and "CUDA defines 1 and 0 alone" in said.err
     launches = [timed.launch for timed in result.launches]
     assert [(launch.grid.x, launch.block.x, launch.cluster.x) for launch in launches] == [(6, 32, 2), (12, 64, 4)]
+    assert not any(NO_CLUSTERS in note for note in result.notes)
+    assert NO_CLUSTERS in run(build("clusters"), model="analytic").notes[0]
 
 
 def test_a_tensor_map_of_images(build, capfd):

@@ -79,20 +79,24 @@ def test_what_else_changed_is_listed():
 
 
 def test_results_without_anything_in_common_are_refused(tmp_path):
+    """Before anything is measured: it was all lost."""
     old = result(1)
-    old["benchmarks"] = {"other": old["benchmarks"]["x"]}
-    with pytest.raises(InputError, match="no benchmark and stage in common"):
-        compare.compared(old, result(2))
+    still = json.dumps(old | {"yardstick_seconds": [0.0] * 6})
     for text, message in (
         ("{", "not JSON"),
         ('{"kind": "run"}', "not a result of `abstim bench"),
         ("[]", "not a result"),
+        ('{"kind": "bench"}', "old.json: not a whole result"),
+        (still, "not a whole result"),
+        (json.dumps(old | {"benchmarks": {"other": old["benchmarks"]["x"]}}), "no benchmark and stage in common"),
     ):
         (tmp_path / "old.json").write_text(text)
         with pytest.raises(InputError, match=message):
-            compare.read_old(tmp_path / "old.json", "detailed")
+            compare.read_old(tmp_path / "old.json", "detailed", NAMES, ["time"])
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert compare.read_old(tmp_path / "old.json", "detailed", NAMES, ["time"])["kind"] == "bench"
     with pytest.raises(InputError, match="No such file"):
-        compare.read_old(tmp_path / "missing.json", "detailed")
+        compare.read_old(tmp_path / "missing.json", "detailed", NAMES, ["time"])
 
 
 def test_reference_seconds_are_summed_over_launches(tmp_path):

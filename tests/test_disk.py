@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from call_command import call
 
 from abstim.study.sample import sampled_program
 from abstim.targets import execution as trace_cache
+from functional.errors import InputError
 from functional.keep import kept as digest
 from functional.keep.folder import cache_dir, evict, make_folder
 from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
@@ -291,3 +293,24 @@ def test_a_folder_that_holds_bytecode_alone_hides_no_module(tmp_path, monkeypatc
         (tmp_path / "moved" / f"{name}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     assert digest._source.__wrapped__("moved.part") == tmp_path / "moved" / "part.py"
+
+
+@pytest.mark.parametrize("command, written", [
+    ("tune k.ptx --vary n=1 --grid n --block 32 --arg buf:u32:32 -o all.csv", "tune.Tuning.save"),
+    ("validate --reference cycles.csv --plot x.svg", "validate.plot"),
+    ("validate --silicon times.csv --plot x.svg", "silicon.plot"),
+])  # fmt: skip
+def test_a_full_disk_costs_no_result(command, written, tmp_path, monkeypatch):
+    """Everything was written first: hours of variants were lost."""
+    monkeypatch.chdir(tmp_path)
+    body = ".entry k(.param .u64 a) { .reg .u32 %r; mov.u32 %r, %tid.x; ret; }"
+    Path("k.ptx").write_text(".version 8.0\n.target sm_80\n.address_size 64\n" + body)
+    Path("cycles.csv").write_text("benchmark,launch,variant,cycles\nrelu,0,GTX480_a,500\n")
+    Path("times.csv").write_text("target,gpu,core_clock_hz,flush,time_ns,class\nrelu,gtx480,7e8,all,500,x\n")
+
+    def full(*given):
+        raise InputError("no space left")
+
+    monkeypatch.setattr(f"abstim.study.{written}", full)
+    said = call(*command.split())
+    assert said.code == 2 and said.err.endswith("abstim: no space left\n") and "gtx480" in said.out.lower()

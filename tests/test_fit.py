@@ -128,9 +128,10 @@ def test_split_is_by_program_and_repeats():
 
 def test_variants_of_one_gpu_only():
     table = choose(read_reference(CYCLES), ["GTX480_c", "RTX3070"], (), ["relu"])
-    with pytest.raises(InputError, match="several GPUs"):
-        of_table(table, None, ())
-    name, gpus, _ = of_table(table, "gtx480", ["l1d_latency_cycles=50"])
+    for gpu in (None, "gtx480"):  # which would have been fitted to an RTX 3070's cycles, too
+        with pytest.raises(InputError, match="several GPUs"):
+            of_table(table, gpu, ())
+    name, gpus, _ = of_table(choose(table, ["GTX480_c"], (), ()), "gtx480", ["l1d_latency_cycles=50"])
     assert name == "gtx480"
     assert not gpus["GTX480_c"].spec.perfect_memory
     assert gpus["GTX480_c"].params.l1d_latency_cycles == 50
@@ -202,6 +203,17 @@ def test_times_on_hardware_are_cycles_of_its_clock():
     assert not result.kept_start and "Nothing was held out" in result.verdict
     with pytest.raises(InputError, match="flush 'none'"):
         of_times(Path(), [MeasuredTime("relu", "gtx480", 1e9, "none", 1.0, "x")], None, ())
+
+
+def test_times_of_one_gpu_are_fitted_and_each_target_once():
+    of = lambda gpu: MeasuredTime("relu", gpu, 1e9, "all", 1.0, "x")  # noqa: E731
+    with pytest.raises(InputError, match="several GPUs"):
+        of_times(Path(), [of("v100"), of("a100")], None, ())
+    with pytest.raises(InputError, match="several GPUs"):
+        of_times(Path(), [of("v100"), of("a100")], "my.toml", ())
+    assert len(of_times(Path(), [of("v100"), of("a100")], "v100", ())[2]) == 1  # not the other's as if they were its
+    with pytest.raises(InputError, match="relu was measured 2 times at 1000 MHz"):
+        of_times(Path(), [of("v100"), of("v100")], None, ())
 
 
 @pytest.fixture(scope="module")

@@ -243,6 +243,7 @@ run relu --gpu typed.toml                           | 'three' is not a whole num
 run relu --gpu misspelt.toml                        | did you mean sm_count?
 run relu --against bad.json                         | bad.json: not JSON
 run relu --against other.json                       | not a result of `abstim run --json`
+run relu --against nan.json                         | not a result of `abstim run --json`
 run relu --against none.json                        | none.json: No such file
 run relu --timeline blend.ptx                       | blend.ptx: the name must end in .json
 report result.json -o blend.ptx                     | blend.ptx: the name must end in .html or .htm
@@ -290,6 +291,7 @@ def folder(tmp_path, monkeypatch):
         "blend.ptx": BLEND, "endless.ptx": ENDLESS, "cut.ptx": BLEND[:500], "empty.ptx": "", "text.npy": "hello",
         "blend.txt": "", "bad.json": '{"kind": "run", ', "other.json": '{"a": [1, 2]}', "nokey.json": '{"module": 1}', 
         "result.json": '{"kind": "run"}',
+        "nan.json": '{"kind": "run", "launches": [], "totals": {"cycles": NaN, "seconds": 1}}',
         "wide.toml": GPU, "lacks.toml": "[spec]\nsm_count = 3\n", "empty.toml": "",
         "circle.toml": 'base = "circle.toml"\n', "orphan.toml": 'base = "nope"\n',
         "typed.toml": 'base = "gtx480"\n[spec]\nsm_count = "three"\n',

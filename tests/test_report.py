@@ -195,6 +195,8 @@ def test_heat_map_holds_the_least_time_of_every_pair():
     [
         ("x.json", "{", "not JSON"),
         ("x.json", '{"cycles": 5}', "its \"kind\" is None"),
+        ("x.json", '{"kind": []}', 'its "kind" is '),
+        ("x.json", '{"kind": "validate", "benchmarks": [], "summaries": [], "skipped": 1}', "not a whole result"),
         ("x.json", '{"kind": "run"}', "not a whole result of kind 'run': 'totals'"),
         ("x.json", '{"kind": "explore", "rows": []}', "no column cycles"),
         ("x.json", '[{"target": "x"}]', "no column cycles, seconds"),

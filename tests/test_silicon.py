@@ -48,14 +48,17 @@ def test_errors_by_class_and_gpu() -> None:
 def test_a_table_is_compared(tmp_path, capsys) -> None:
     clock = 6e8
     took = run("nn_euclid", gpu=load_gpu("gtx480", [f"core_clock_hz={clock:.0f}"])).totals["seconds"] * 1e9
-    path = table(tmp_path / "t.csv", [("nn_euclid", "gtx480", clock, "all", took / 2, "memory")])
-    (only,) = compare_times(read_measured_times(path), tmp_path)
+    row = ("nn_euclid", "gtx480", clock, "all", took / 2, "memory")
+    wrong = [("relu", "gtx481", *row[2:]), ("nobody", *row[1:]), (*row[:3], "some", *row[4:])]
+    path = table(tmp_path / "t.csv", [*wrong[:2], row, wrong[2]])  # which do not cost it what it has found
+    (only,), skipped = compare_times(read_measured_times(path), tmp_path)
     assert only.ratio == pytest.approx(2) and only.timed_code == "PTX"
+    assert [s.split(":")[0] for s in skipped] == ["relu", "nobody", "nn_euclid"]
     with pytest.raises(SystemExit) as ended:
         main(["validate", "--silicon", str(path), "--json"])
     assert ended.value.code == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["summaries"][0]["mean_error"] == pytest.approx(1)
+    assert said["summaries"][0]["mean_error"] == pytest.approx(1) and said["skipped"] == skipped
 
 
 def test_a_recorded_launch_is_compared_by_its_number(tmp_path) -> None:
@@ -68,12 +71,12 @@ def test_a_recorded_launch_is_compared_by_its_number(tmp_path) -> None:
     path = tmp_path / "t.csv"
     heads = ",".join([*COLUMNS, "launch", "fp32_operations", "fp64_operations", "integer_operations"])
     path.write_text("\n".join([heads, *rows]))
-    found = list(compare_times(read_measured_times(path), tmp_path))
+    found, _ = compare_times(read_measured_times(path), tmp_path)
     assert [k.predicted_ns for k in found] == pytest.approx([1e9 * launches[n].seconds for n in (1, 0)])
     assert found[0].measured.operations == {"fp32": 1, "integer": 5} and found[0].operations_error is None
     path.write_text(path.read_text().replace("stencil,1", "stencil,7"))
     with pytest.raises(InputError, match="launch 7"):
-        list(compare_times(read_measured_times(path), tmp_path))
+        compare_times(read_measured_times(path), tmp_path)
 
 
 def counted(measured: dict[str, float], made: dict[str, int]) -> TimedKernel:

@@ -8,10 +8,13 @@ from ptx_kernels import module, prepared
 
 import abstim
 from abstim.models import run_many
+from abstim.session.issue_logs import hot_spots
 from abstim.session.session import Session
+from abstim.study.sample.ideal import _columns
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.memory import Memory
+from functional.programs.dependence import signatures
 
 SAXPY = """
 .version 9.0
@@ -111,3 +114,12 @@ def test_kernels_of_one_name_have_their_own_registers():
     own = [Session(Case("one module", module(""), Memory(()), (one,))).registers(0).count for one in (few, many)]
     assert [session.registers(k).count for k in (0, 1)] == own and own[0] < own[1]
     assert [session.first_launch_of(k) for k in (0, 1)] == [0, 1]
+
+
+def test_kernels_of_one_name_have_their_own_hot_spots_and_traces():
+    (few, memory), (many, _) = (prepared(body) for body in ("", LIVE))
+    case = Case("two modules", module(""), memory, (few, many))
+    spots = hot_spots(abstim.open_session(case), abstim.load_gpu("gtx480"))
+    assert len(spots) == sum(len(one.program.instructions) for one in (few, many)) and all(x.issues == 1 for x in spots)
+    first, second = signatures(case)
+    assert first != second and len(_columns([few.program, many.program])[0]) == 2

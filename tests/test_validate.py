@@ -40,6 +40,9 @@ def test_reference_is_read_by_column_name(tmp_path):
         (HEAD + "x,0,A,5\nx,0,A,6\n", "launch 0 twice"),
         (HEAD + "x,0,A,3,000\n", "cycles.csv:2: more fields than the 4 columns"),
         (HEAD.strip() + ",cycles\nx,0,A,5,6\n", "two columns cycles"),
+        (HEAD.strip() + ",flush\nx,0,A,5,All\n", "flush = 'All' is not one of all, none"),
+        (HEAD.strip() + ",l2_misses\nx,0,A,5,-6\n", "l2_misses = '-6' is not a whole number"),
+        (HEAD.strip() + ",l2_misses\nx,0,A,5,6\nx,1,A,5,\n", "csv:3: l2_misses of some launches of x on A alone"),
     ],
 )
 def test_bad_table_is_one_line(tmp_path, text, message):

@@ -44,20 +44,13 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
     major, minor = compute_capability(gpu, of_program)
     l2_bytes = min(128 * spec.l2_lines, _LIMIT)
     own = dict(
-        MaxRegistersPerBlock=min(65536, spec.registers_per_sm),
-        MultiProcessorCount=spec.sm_count,
-        ClockRate=round(spec.core_clock_hz / 1000),
-        MemoryClockRate=round(spec.core_clock_hz / 1000),
-        GlobalMemoryBusWidth=64 * spec.dram_channels,
-        L2CacheSize=l2_bytes,
-        MaxThreadsPerMultiProcessor=spec.max_threads_per_sm,
-        MaxRegistersPerMultiprocessor=spec.registers_per_sm,
-        ComputeCapabilityMajor=major,
-        ComputeCapabilityMinor=minor,
-        MaxBlocksPerMultiprocessor=spec.max_blocks_per_sm,
-        MaxSharedMemoryPerMultiprocessor=spec.shared_bytes_per_sm,
-        MaxSharedMemoryPerBlockOptin=most_shared_bytes(gpu),
-    )
+        MaxRegistersPerBlock=min(65536, spec.registers_per_sm), MultiProcessorCount=spec.sm_count,
+        ClockRate=round(spec.core_clock_hz / 1000), MemoryClockRate=round(spec.core_clock_hz / 1000),
+        GlobalMemoryBusWidth=64 * spec.dram_channels, L2CacheSize=l2_bytes,
+        MaxThreadsPerMultiProcessor=spec.max_threads_per_sm, MaxRegistersPerMultiprocessor=spec.registers_per_sm,
+        ComputeCapabilityMajor=major, ComputeCapabilityMinor=minor, MaxBlocksPerMultiprocessor=spec.max_blocks_per_sm,
+        MaxSharedMemoryPerMultiprocessor=spec.shared_bytes_per_sm, MaxSharedMemoryPerBlockOptin=most_shared_bytes(gpu),
+    )  # fmt: skip
     if major >= 8:  # parts of L2 that can be set aside: three quarters (CUDA's programming guide); not modelled
         persisting = l2_bytes * 3 // 4
         own |= {"MaxPersistingL2CacheSize": persisting, "MaxAccessPolicyWindowSize": _ACCESS_WINDOW_BYTES}

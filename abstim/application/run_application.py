@@ -27,7 +27,7 @@ from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.models import DETAILED
-from abstim.session.result import code_notes
+from abstim.session.result import NO_CLUSTERS, code_notes
 from abstim.session.side_by_side import Overlap
 from abstim.targets.execution import inherited
 from functional.errors import InputError, refuse
@@ -122,7 +122,8 @@ def application_result(
     launches = [] if timer is None else timer.stop() if stopped else timer.finish()
     busy = {engine: time / PICOSECONDS for engine, time in clock.busy.items()}
     found = [code_notes(gpu, model, [timed.results[k] for timed in launches]) for k, gpu in enumerate(gpus)]
-    notes = tuple(known for known, _ in found), tuple(note for _, note in found)
+    clusters = NO_CLUSTERS * (model != DETAILED and any(timed.launch.cluster.total > 1 for timed in launches))
+    notes = tuple(known for known, _ in found), tuple("; ".join(filter(None, (own, clusters))) for _, own in found)
     times = (seconds, busy, clock.kernels_waited / PICOSECONDS)
     did = (name, tuple(gpu.name for gpu in gpus), status, tuple(launches), server.recorder.count)
     return ApplicationResult(*did, *times, server.problems, model, *notes, stopped, overlap)

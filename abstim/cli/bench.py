@@ -63,9 +63,9 @@ def bench(options: BenchOptions, gpu: TimedGpuOptions, names: list[str] | None =
     from functional import suite
 
     chosen = names or [n for g in o.group or ("table1",) for n in suite.names(None if g == "all" else g)]
-    old = library.read_old(o.compare, o.model) if o.compare else None
-    beside = library.read_rows(o.reference, o.variant or (), chosen) if o.reference else None
     stages, point, threads = o.stage or library.STAGES, gpu.load(), o.threads or ()
+    old = library.read_old(o.compare, o.model, chosen, stages) if o.compare else None
+    beside = library.read_rows(o.reference, o.variant or (), chosen) if o.reference else None
     with progress(quiet=as_json) as report:
         found = library.bench(chosen, stages, point, o.points, o.rounds, beside, report, o.model, threads)
     json = found.to_json()

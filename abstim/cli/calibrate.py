@@ -63,9 +63,9 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
         device = Modelled(gpu if o.overrides else at_measured_clock(gpu, read_figures()))
     with progress(quiet=as_json) as report:
         found = run(device, o.only or (), progress=report)
+    print_json(found.to_json()) if as_json else _print(found)
     if o.output is not None:
         write_output(o.output, described(found, device.facts).encode())
-    print_json(found.to_json()) if as_json else _print(found)
 
 
 def _print(found) -> None:
@@ -143,9 +143,9 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     given["reference"] = (o.reference or o.silicon or Path()).name
     with progress(quiet=as_json) as report:
         found = library.fit(table, names, **given, progress=report)
+    print_json(found.to_json()) if as_json else _print_fit(found)
     if o.output is not None:
         found.save(o.output)
-    print_json(found.to_json()) if as_json else _print_fit(found)
     if o.output is not None and not as_json:
         print(f"Written to {o.output}: abstim run hotspot --gpu {o.output}")
 

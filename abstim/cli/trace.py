@@ -39,14 +39,9 @@ def export_trace(*, target: str, output: Path, xz: bool = False, launch: LaunchO
 
 @expanded
 def trace(
-    *,
-    target: str,
-    out: str,
-    overwrite: bool = False,
-    launch: LaunchOptions,
-    instruction_budget: InstructionBudget = None,
-    as_json: Json = False,
-) -> None:
+    *, target: str, out: str, overwrite: bool = False, launch: LaunchOptions,
+    instruction_budget: InstructionBudget = None, as_json: Json = False,
+) -> None:  # fmt: skip
     """Execute a target and write what it did to a folder, which can be timed without the target's files.
 
     TARGET  A suite benchmark (`abstim suite`), a launches.json, or a .ptx file.

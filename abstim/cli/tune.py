@@ -89,9 +89,9 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
     chosen: dict[str, Any] = {"strategy": o.strategy, "count": o.points, "seed": o.seed, "model": o.model}
     with progress(quiet=as_json, shorter="--strategy multi-fidelity, or --error 5%") as report:
         found = run(space, gpu.load(), aim=aim_of(o.error, ""), progress=report, **chosen)
-    if o.output is not None:
-        found.save(o.output)
     print_json(found.to_json()) if as_json else _print(found, o.top)
+    if o.output is not None:  # after what is said, which is not lost if the disk is full
+        found.save(o.output)
     if found.interrupted:
         raise KeyboardInterrupt
 

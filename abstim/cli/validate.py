@@ -66,6 +66,9 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
 
     o = options
     alone = {"reference": o.reference, "variant": o.variant, "group": o.group, "flush": o.flush != "all"}
+    if o.plot is not None:  # can it be drawn, and written? Asked before anything is timed
+        need("matplotlib")
+        check_output(o.plot)
     if o.points:
         refuse_options("with --points", silicon=o.silicon, plot=o.plot, timed_code=o.timed_code, **alone)
         return _rank(o.benchmark or [], o.points, "analytic" if o.model == "detailed" else o.model, as_json)
@@ -77,17 +80,14 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if o.flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {o.flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
-    if o.plot is not None:  # can it be drawn, and written? Asked before anything is timed
-        need("matplotlib")
-        check_output(o.plot)
     table = library.read_reference(o.reference, o.flush)
     chosen, skipped = library.select(table, o.variant or (), o.group or (), o.benchmark or ())
     with progress(quiet=as_json) as report:
         found = library.validate(chosen, report, o.model, o.flush)
     found.skipped[:0] = skipped
+    print_json(found.to_json()) if as_json else _print(found)
     if o.plot is not None and found.comparisons:
         library.plot(found, o.plot, o.measured_by)
-    print_json(found.to_json()) if as_json else _print(found)
     if not found.comparisons:
         why = f"; the first: {found.skipped[0]}" if found.skipped else ": the table has no row of this --flush"
         raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped{why}")
@@ -105,23 +105,28 @@ _TIME_ERRORS = (
 
 
 def _silicon(table: Path, programs: Path, plot: Path | None, timed_code: str, as_json: bool) -> None:
-    from abstim.session.result import not_machine_code
     from abstim.study import silicon as library
 
     rows = library.read_measured_times(table)
     with progress(quiet=as_json) as report:
-        found = list(library.compare_times(rows, programs, report, timed_code))
+        found, skipped = library.compare_times(rows, programs, report, timed_code)
+    print_json(library.to_json(found, skipped)) if as_json else _print_silicon(found, skipped)
     if plot is not None:
         library.plot(found, plot)
-    if as_json:
-        print_json(library.to_json(found))
-        return
+
+
+def _print_silicon(found: list, skipped: list[str]) -> None:
+    from abstim.session.result import not_machine_code
+    from abstim.study import silicon as library
+
+    for line in skipped:
+        note(f"skipped: {line}")
     print_records("", _KERNELS, found, left=3)
     print_records("Time on hardware", _TIME_ERRORS, library.summarise(found))
     for kind, (error, count) in library.operations_median(found).items():
         print(f"{kind} operations: median error {error:.2%} of {count} kernels")
-    if note := not_machine_code([k.timed_code for k in found], "kernels"):
-        say(f"Note: {note}")
+    if said := not_machine_code([k.timed_code for k in found], "kernels"):
+        say(f"Note: {said}")
 
 
 _RANKINGS = (

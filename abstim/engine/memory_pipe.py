@@ -168,7 +168,6 @@ def pass_by(c, row, kind, line, sectors):
     if row.lanes:
         way = state.FP64_ATOMIC + row.lanes
     if not can_send(c, way, sectors):
-        row.entry = max(row.entry, c.record.launch.limit + 1)
         return False
     sent = send(c, line, sectors, way, state.TO_ACCESS, row.access, row.entry)
     write_words(c, accesses.words_at(c.machine, c.streams.words, row.record))
@@ -217,8 +216,6 @@ def enter_const(c, row, time):
             upper = not wide and not row.left & accesses.LOWER_HALF
             number = line if wide else 2 * line + (1 if upper else 0)
             if not const_lookup(c, number, row.access, row.entry, time):
-                if not can_send(c, state.READ, accesses.WHOLE_LINE):
-                    row.entry = c.record.launch.limit + 1
                 return False
             row.left = 0 if wide or upper else row.left & ~accesses.LOWER_HALF
             row.entry += 1
@@ -277,7 +274,7 @@ def retry_from(c, stage, time):
     writes = stage.kind == Kind.GLOBAL_STORE
     passes = stage.kind == Kind.L2_LOAD and stage.line < accesses.LOCAL_LINE
     room = queue_room_from(c, 0 if writes or passes else 1)
-    if room > time:
+    if room > time and stage.kind != Kind.TEXTURE_LOAD:  # whose misses leave past the queue
         return room
     sectors = accesses.segment(c.machine, stage.sectors) if writes else stage.sectors
     return state.NEVER if can_send(c, state.WRITE if writes else state.READ, sectors) else c.record.launch.limit + 1
@@ -296,7 +293,8 @@ def look_up(c, time):
         if meet_tags(c, stage, time):
             pipe.first = pipe.first + 1 if pipe.first + 1 < m.l1d_latency_cycles else 0
             pipe.count -= 1
-            pipe.retry = time + 1
+            for other in range(m.l1d_banks):  # to which the line that it has left may be a hit
+                c.l1d.pipes[other].retry = min(c.l1d.pipes[other].retry, time)
         else:
             pipe.retry = retry_from(c, stage, time)
 

@@ -150,7 +150,9 @@ def hand_over(gpu, n, until):
     sm.in_flight -= traffic.ended
     traffic.ended = 0
     sm.credits = m.inject_queue_flits + m.crossbar_queue_flits - shared.there.flits[n]
-    if inbox.count and sm.live > 0:
+    if sm.live > 0 and sm.issued_count:  # for want of room, maybe
+        sm.clock = min(sm.clock, until + 1)
+    elif inbox.count and sm.live > 0:
         sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
 
 

@@ -22,14 +22,9 @@ KERNELS = 32  # targets kept ready
 
 
 def kernel_time(
-    params: Mapping[str, jax.typing.ArrayLike],
-    target: Any,
-    gpu: str | Gpu = "gtx480",
-    *,
-    launches: Sequence[int] | None = None,
-    model: str = "detailed",
-    box: bool = False,
-) -> Array:
+    params: Mapping[str, jax.typing.ArrayLike], target: Any, gpu: str | Gpu = "gtx480", *,
+    launches: Sequence[int] | None = None, model: str = "detailed", box: bool = False,
+) -> Array:  # fmt: skip
     """Core cycles of a target's launches (all, or those at some positions), caches flushed before each.
 
     `params`: values of some latencies and service times of the GPU, by name (`parameter_vector.PARAMETERS`:

@@ -32,13 +32,9 @@ class TimedKernel:
     not there, a name that is no parameter, or, without `box`, a GPU that times machine code."""
 
     def __init__(
-        self,
-        target: Target | Session,
-        names: Sequence[str],
-        gpu: str | Gpu = "gtx480",
-        launches: Sequence[int] | None = None,
-        box: bool = False,
-    ) -> None:
+        self, target: Target | Session, names: Sequence[str], gpu: str | Gpu = "gtx480",
+        launches: Sequence[int] | None = None, box: bool = False,
+    ) -> None:  # fmt: skip
         self.box, self._kept = box, dict[tuple[float, ...], Any]()
         self.names = check_names(names)
         self.gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu

@@ -262,10 +262,10 @@ class _Kernel:
 def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> list[HotSpot]:
     """Of every kernel of a target, in the order of the text; machine instructions count at the PTX instruction that
     they were made of. Raises InputError for a launch too long to log."""
-    kernels: dict[str, _Kernel] = {}
+    kernels: dict[tuple[str, str], _Kernel] = {}
     for launch, code, run, log in _logged(session, gpu, flush, "hot spots of", "--hot", progress):
         program = launch.program
-        kernel = kernels.setdefault(program.name, _Kernel(program))
+        kernel = kernels.setdefault((program.digest, program.name), _Kernel(program))
         origins = np.arange(kernel.size) if code is None else code.origins.astype(np.int64)
         instruction = origins[log["instruction"]]
         add_stalls(log, run.inputs.table, instruction, kernel.stalls)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,16 @@ def read_baseline(path: Path) -> dict[str, Any]:
     """What `abstim run --json` printed. Raises InputError for anything else."""
     found = read_result(path)
     parts = found if isinstance(found, dict) and found.get("kind") == "run" else {}
-    launches, totals, keys = parts.get("launches"), parts.get("totals"), {"kernel", "cycles", "seconds", "limit"}
-    whole = isinstance(totals, dict) and {"cycles", "seconds"} <= totals.keys() and isinstance(launches, list)
-    if not whole or not all(isinstance(x, dict) and keys <= x.keys() for x in launches or ()):
+    launches, keys = parts.get("launches"), {"kernel", "limit"}
+    whole = isinstance(launches, list) and all(isinstance(x, dict) and keys <= x.keys() for x in launches)
+    if not whole or not all(map(_is_timed, [parts.get("totals"), *(launches or ())])):
         raise InputError(f"{path}: not a result of `abstim run --json` with one GPU")
     return parts
+
+
+def _is_timed(found: Any) -> bool:
+    keys = "cycles", "seconds"
+    return isinstance(found, dict) and all(isinstance(found.get(k), int | float) and isfinite(found[k]) for k in keys)
 
 
 def read_result(path: Path) -> Any:

@@ -299,19 +299,11 @@ def against(
         seconds = stages["execute"].seconds + median(each.seconds for each, _ in timed)
         measured, slow = sum(entry.cycles.values()), reference.seconds[entry.benchmark, entry.variant]
         yield Against(
-            entry.benchmark,
-            entry.group,
-            entry.variant,
-            predicted_cycles=cycles,
-            measured_cycles=measured,
-            thread_instructions=rate.thread_instructions,
-            seconds=seconds,
-            all_seconds=seconds + stages["parse"].seconds + stages["characterize"].seconds,
-            reference_seconds=slow,
-            error=cycles / measured - 1,
-            speedup=slow / seconds,
-            thread_mips=rate.thread_instructions / seconds / 1e6,
-        )
+            entry.benchmark, entry.group, entry.variant, predicted_cycles=cycles, measured_cycles=measured,
+            thread_instructions=rate.thread_instructions, seconds=seconds,
+            all_seconds=seconds + stages["parse"].seconds + stages["characterize"].seconds, reference_seconds=slow,
+            error=cycles / measured - 1, speedup=slow / seconds, thread_mips=rate.thread_instructions / seconds / 1e6,
+        )  # fmt: skip
 
 
 MOST_ROUNDS = 1000
@@ -397,12 +389,19 @@ class Verdict:
     verdict: str  # faster, slower, same within noise, or why it is untold
 
 
-def read_old(path: Path, model: str) -> dict[str, Any]:
-    """An earlier `abstim bench --json`. Raises InputError if it is none, or of another model."""
+def read_old(path: Path, model: str, names: Sequence[str], stages: Sequence[str]) -> dict[str, Any]:
+    """An earlier `abstim bench --json`, beside which stages of some benchmarks are to stand. Raises InputError if it is
+    none, of another model, or has none of these."""
     data = read_result(path)
     refuse(not isinstance(data, dict) or data.get("kind") != "bench", f"{path}: not a result of `abstim bench --json`")
     if (before := data.get("model", DETAILED)) != model:
         raise InputError(f"{path}: measured the {before} model; compare it with --model {before}")
+    try:
+        compared(data, data), differences(data, data)
+        shared = any(stage in data["benchmarks"].get(name, ()) for name in names for stage in stages)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{path}: not a whole result of `abstim bench --json`: {error}") from None
+    refuse(not shared, "the two results have no benchmark and stage in common")
     return data
 
 
@@ -414,7 +413,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Verdict]:
-    """A verdict a stage, from two `BenchResult.to_json`. Raises InputError if they share no benchmark and stage."""
+    """A verdict a stage of which both have a benchmark, from two `BenchResult.to_json`."""
     drift = log(median(old["yardstick_seconds"]) / median(new["yardstick_seconds"]))
     found, steady = [], abs(drift) < log(1 + MOST_DRIFT)
     for stage in STAGES:
@@ -423,7 +422,6 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Verdict]:
         if shared:
             earlier, later = (_rounds(result, stage, shared) for result in (old, new))
             found.append(_verdict(stage, len(shared), earlier, later, steady))
-    refuse(not found, "the two results have no benchmark and stage in common")
     return found
 
 

@@ -1,6 +1,6 @@
 """Predicted against measured time on hardware: a table of kernels, whose programs lie in a folder the user names."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
@@ -111,16 +111,22 @@ def _row(where: str, row: dict[str, str]) -> MeasuredTime:
 
 def compare_times(
     rows: Sequence[MeasuredTime], programs: Path, progress: Progress = silent, timed_code: str = ""
-) -> Iterator[TimedKernel]:
+) -> tuple[list[TimedKernel], list[str]]:
     """Each row, timed by the detailed engine; rows of one target on one GPU in one run. `timed_code`: as of `load_gpu`.
-    Raises InputError for a target or GPU that is not there, and for a launch that the target has not."""
+    And what was skipped, and why: a target or GPU that is not there, a launch that the target has not."""
     runs = grouped(rows, lambda row: (row.target, row.gpu, row.core_clock_hz, row.flush))
+    found, skipped = list[TimedKernel](), list[str]()
     for number, ((target, gpu, clock, flush), own) in enumerate(runs.items()):
         progress(f"time {target}", number, len(runs))
-        point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
-        launches = run(target_in(programs, target), point, flush=flush).launches
-        yield from (_timed(row, launches) for row in own)
+        try:
+            point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
+            launches = run(target_in(programs, target), point, flush=flush).launches
+            found += [_timed(row, launches) for row in own]
+        except InputError as error:
+            skipped.append(f"{target}: {error}")
     progress("time", len(runs), len(runs))
+    refuse(not found, "; ".join(["nothing was compared", *skipped[:1]]))
+    return found, skipped
 
 
 def target_in(programs: Path, target: str) -> str:
@@ -131,7 +137,7 @@ def target_in(programs: Path, target: str) -> str:
 
 def _timed(row: MeasuredTime, launches: Sequence[LaunchResult]) -> TimedKernel:
     if row.launch is not None and row.launch >= len(launches):
-        raise InputError(f"{row.target}: the table has launch {row.launch}, the target {len(launches)} launches")
+        raise InputError(f"the table has launch {row.launch}, the target {len(launches)} launches")
     own = launches if row.launch is None else [launches[row.launch]]
     share = sum(x.machine_code_share * x.warp_instructions for x in own) / max(1, sum(x.warp_instructions for x in own))
     operations = {kind: sum(x.operations[kind] for x in own) for kind in OPERATIONS if own[0].operations}
@@ -181,11 +187,14 @@ def plot(found: Sequence[TimedKernel], path: Path) -> None:
     scatter(points, path, "us, measured", "us, abstim")
 
 
-def to_json(found: Sequence[TimedKernel]) -> dict[str, Any]:
+def to_json(found: Sequence[TimedKernel], skipped: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, as what `json.dumps` takes."""
     said = ("kernel", "timed_code", "predicted_ns", "ratio", "operations", "operations_error")
     names = {"operations": "predicted_operations"}
     kernels = [asdict(k.measured) | {names.get(name, name): getattr(k, name) for name in said} for k in found]
     medians = {kind: {"median": error, "kernels": n} for kind, (error, n) in operations_median(found).items()}
     summaries = [asdict(s) for s in summarise(found)]
-    return {"kind": "silicon", "kernels": kernels, "summaries": summaries, "operations_errors": medians}
+    return {
+        "kind": "silicon", "kernels": kernels, "summaries": summaries, "operations_errors": medians,
+        "skipped": list(skipped),
+    }  # fmt: skip

@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from functional.launches.case import Case
 FORMULA = "analytic"
 STRATEGIES = ("grid", "random", "multi-fidelity")
 MOST_VARIANTS = 100_000
+_BRACES = re.compile(r"\{([^{}]*)\}")  # an expression in an argument
 Values = Mapping[str, Any]
 
 
@@ -52,6 +53,11 @@ class Space:
         self.constraints = [Expression(text, f"--constraint {text}") for text in constraints]
         self.extents = {option: _extents(option, text) for option, text in (("--grid", grid), ("--block", block))}
         self.dynamic_shared = Expression(dynamic_shared, f"--dynamic-shared {dynamic_shared}")
+        inside = [Expression(part, f"--arg {{{part}}}") for text in arguments for part in _BRACES.findall(text)]
+        named = set[str]().union(*(e.names for e in [*chain(*self.extents.values()), self.dynamic_shared, *inside]))
+        self.is_compiled = source.lower().endswith(".cu")  # for each variant
+        if not self.is_compiled and (idle := self.axes.keys() - named):
+            raise InputError(f"--vary {min(idle)}: of a .ptx file the launch alone varies, which does not name it")
 
     def variants(self) -> list[Values]:
         """Those that keep all constraints, the last name's values running fastest. Raises InputError if none does."""
@@ -67,9 +73,9 @@ class Space:
         def filled(part: re.Match[str]) -> str:  # an expression in braces
             return f"{float(Expression(part[1], f'--arg {part[0]}')(_lookup(values))):.17g}"
 
-        arguments = [re.sub(r"\{([^{}]*)\}", filled, text) for text in self.arguments]
+        arguments = [_BRACES.sub(filled, text) for text in self.arguments]
         shared = _whole(self.dynamic_shared, values)
-        defined = values if self.source.lower().endswith(".cu") else {}
+        defined = values if self.is_compiled else {}
         return ptx_case(self.source, self.kernel, shape["--grid"], shape["--block"], arguments, shared, defined)
 
 

@@ -199,7 +199,9 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     a number that is none."""
     found: dict[tuple[str, str], Measured] = {}
     for where, row in table_rows(path, COLUMNS):
-        if (row.get("flush") or "all") != flush:
+        own = row.get("flush") or "all"
+        refuse(own not in TABLE_FLUSHES, f"{where}: flush = {own!r} is not one of {', '.join(TABLE_FLUSHES)}")
+        if own != flush:
             continue
         key = (row["benchmark"], row["variant"])
         entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
@@ -207,8 +209,11 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
         refuse(launch in entry.cycles, f"{path}: {' on '.join(key)} has launch {launch} twice")
         entry.cycles[launch] = cycles
         for name in MISSES:
-            if row.get(name):
-                entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
+            given = bool(row.get(name))
+            if len(entry.cycles) > 1 and given != (name in entry.misses):
+                raise InputError(f"{where}: {name} of some launches of {' on '.join(key)} alone")
+            if given:
+                entry.misses[name] = entry.misses.get(name, 0) + _whole(where, row, name)
     return list(found.values())
 
 

@@ -114,17 +114,12 @@ def read_header(path: Path, file: IO[str]) -> Header:
             found[match["key"]] = match["value"].strip()
     try:
         header = Header(
-            name=found["kernel name"],
-            grid=_dim(found["grid dim"]),
-            block=_dim(found["block dim"]),
-            shared_bytes=int(found["shmem"]),
-            registers=int(found["nregs"]),
-            binary_version=int(found["binary version"]),
-            shared_base=int(found.get("shmem base_addr", "0"), 16),
+            name=found["kernel name"], grid=_dim(found["grid dim"]), block=_dim(found["block dim"]),
+            shared_bytes=int(found["shmem"]), registers=int(found["nregs"]),
+            binary_version=int(found["binary version"]), shared_base=int(found.get("shmem base_addr", "0"), 16),
             local_base=int(found.get("local mem base_addr", "0"), 16),
-            tracer_version=int(found["accelsim tracer version"]),
-            line_numbers=found.get("enable lineinfo", "0") != "0",
-        )
+            tracer_version=int(found["accelsim tracer version"]), line_numbers=found.get("enable lineinfo", "0") != "0",
+        )  # fmt: skip
     except KeyError as error:
         raise InputError(f"{path}: the header has no line '-{error.args[0]} = ...'") from None
     except ValueError as error:

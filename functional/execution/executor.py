@@ -66,13 +66,9 @@ class Executor(Protocol):
         return None
 
     def run(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-        interleaving: Interleaving | None = None,
-    ) -> Trace:
+        self, launch: Launch, memory: Memory, thread_blocks: ThreadBlocks | None = None,
+        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET, interleaving: Interleaving | None = None,
+    ) -> Trace:  # fmt: skip
         """Execute `thread_blocks` (linear ids in any order, all if None) of a launch on `memory`, which changes.
 
         With an `interleaving`, several are resident and take turns (`Interleaving`); else one runs
@@ -85,14 +81,10 @@ class Executor(Protocol):
         return self.whole(Request(launch, memory, blocks, instruction_budget, interleaving=interleaving))
 
     def stream(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-        chunk_bytes: int = CHUNK_BYTES,
+        self, launch: Launch, memory: Memory, thread_blocks: ThreadBlocks | None = None,
+        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET, chunk_bytes: int = CHUNK_BYTES,
         interleaving: Interleaving | None = None,
-    ) -> Iterator[Trace]:
+    ) -> Iterator[Trace]:  # fmt: skip
         """What `run` does, as traces of successive thread blocks: their concatenation is the trace that `run` gives.
 
         A trace ends with the thread block that makes its streams `chunk_bytes` long, and no more than some of them are

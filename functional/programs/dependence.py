@@ -120,15 +120,15 @@ def signatures(case: Case) -> list[Hashable] | None:
     """A key a launch, equal where traces are provably equal up to where buffers lie; None if that is not so for all.
 
     Then no launch needs an earlier one to have run: what traces depend on is there from the start and never changes."""
-    known: dict[str, TraceInputs | None] = {}
+    known: dict[tuple[str, str], TraceInputs | None] = {}
     written: set[str] = set()
     needed: set[str] = set()
     keys = []
     for launch in case.launches:
         program = launch.program
-        if program.name not in known:
-            known[program.name] = trace_inputs(program)
-        if (inputs := known[program.name]) is None:
+        if (which := (program.digest, program.name)) not in known:
+            known[which] = trace_inputs(program)
+        if (inputs := known[which]) is None:
             return None
         for k, argument in enumerate(launch.arguments):
             if isinstance(argument, Pointer) and k in inputs.written:
@@ -142,6 +142,7 @@ def signatures(case: Case) -> list[Hashable] | None:
 def _signature(launch: Launch, inputs: TraceInputs) -> Hashable:
     """Kernel, shape, numbers, and of pointers their alignment and which of them are the same buffer."""
     found: list[Hashable] = [
+        launch.program.digest,
         launch.program.name,
         launch.grid,
         launch.block,

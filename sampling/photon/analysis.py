@@ -91,17 +91,13 @@ def analyse(functional: Functional, shape: LaunchShape, share: float = 0.01, dim
     requests = profile.memory_requests.reshape(by_block).sum(1)
     issued = instructions.reshape(by_block).sum(1)
     return Analysis(
-        gpu_bbv=shares[:, None] * (vectors[order] @ projection),
-        type_shares=shares,
-        block_shares=weighted.sum(0) / max(weighted.sum(), 1),
-        instructions=float(instructions.sum()),
-        warps=len(profile.types),
-        thread_blocks=np.asarray(profile.thread_blocks),
+        gpu_bbv=shares[:, None] * (vectors[order] @ projection), type_shares=shares,
+        block_shares=weighted.sum(0) / max(weighted.sum(), 1), instructions=float(instructions.sum()),
+        warps=len(profile.types), thread_blocks=np.asarray(profile.thread_blocks),
         request_rates=requests / np.maximum(issued, 1),
         footprint=profile.all_lines / max(float(profile.lines.sum()), 1.0),
-        line_rates=profile.lines / np.maximum(issued, 1),
-        thread_block_instructions=issued.astype(float),
-    )
+        line_rates=profile.lines / np.maximum(issued, 1), thread_block_instructions=issued.astype(float),
+    )  # fmt: skip
 
 
 def distance(a: Float64[np.ndarray, "m d"], b: Float64[np.ndarray, "n d"]) -> float:

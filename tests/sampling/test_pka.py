@@ -10,7 +10,7 @@ from programs import program
 from synthetic import SyntheticLaunch
 
 from sampling import Pkp, Pks, Profile, SamplingError, TwoLevel
-from sampling.nsight import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems
+from sampling.nsight import METRICS, LightProfile, features, read_nsight_compute, read_nsight_systems, read_nsight_times
 from sampling.pka import CLASSIFIERS, projection_error
 
 VALUES = [f"{100 * k:,}" for k in range(1, 13)]
@@ -46,6 +46,22 @@ def test_nsight_compute(write, tmp_path) -> None:
     assert profile.instructions.tolist() == [1000.0] * 3
     assert profile.threads_per_block is not None and profile.threads_per_block[0] == 256
     assert (profile.cycles is None) == (write is nsight_long)
+
+
+def test_times_are_nanoseconds_whatever_a_profiler_wrote_them_in(tmp_path) -> None:
+    """`ncu` chooses a unit for each number: 2 ms counted less than 950 us, and as 2 nanoseconds."""
+    duration, path = "gpu__time_duration.sum", tmp_path / "ncu.csv"
+    rows = ["0|nsecond|1,500", "1|usecond|2.5", "2|msecond|1,002", "3|second|3"]
+    lines = [f'{launch},{duration},{unit},"{value}"' for launch, unit, value in (row.split("|") for row in rows)]
+    path.write_text("\n".join(["ID,Metric Name,Metric Unit,Metric Value", *lines]))
+    unit, found = read_nsight_times(path)
+    assert unit == "nanoseconds" and found.tolist() == [1500, 2500, 1.002e9, 3e9]
+    path.write_text(f"ID,{duration}\n,us\n0,7\n1,8\n")
+    assert read_nsight_times(path)[1].tolist() == [7000, 8000]
+    for unit, value, said in (("day", "7", "unit of time"), ("us", "7,5", "thousands"), ("us", "1.002,5", "thousands")):
+        path.write_text(f'ID,{duration}\n,{unit}\n0,"{value}"\n')
+        with pytest.raises(SamplingError, match=said):
+            read_nsight_times(path)
 
 
 def test_unusable_files_are_one_clear_line(tmp_path) -> None:
@@ -114,6 +130,8 @@ def test_nsight_systems(tmp_path) -> None:
     light = read_nsight_systems(path)
     assert light.names == ["fan1", "fan2"] and light.dimensions[1].tolist() == [8, 8, 1, 16, 16, 1]
     assert light.nanoseconds is not None and light.nanoseconds.tolist() == [2000, 1500]
+    path.write_text(path.read_text().replace("Duration (ns)", "Duration (us)"))
+    assert read_nsight_systems(path).nanoseconds.tolist() == [2e6, 1.5e6]
 
 
 def test_projection() -> None:

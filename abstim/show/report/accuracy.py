@@ -16,7 +16,7 @@ def validation_section(name: str, data: dict[str, Any]) -> Section:
     """`data`: `Validation.to_json`."""
     found = data["benchmarks"]
     charts = [_scatter_chart(found), _error_chart(found, data["summaries"])] if found else []
-    return Section(f"Validation {name}", [("Comparisons", quantity(len(found)))], charts, data["skipped"])
+    return Section(f"Validation {name}", [("Comparisons", quantity(len(found)))], charts, list(data["skipped"]))
 
 
 _NAME, _ERROR = ("benchmark", "@benchmark on @variant"), ("error", "@error{+0.00%}")

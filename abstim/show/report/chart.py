@@ -110,14 +110,9 @@ class Section:
 
 
 _STYLE = {
-    "height": HEIGHT_PX,
-    "sizing_mode": "stretch_width",
-    "tools": "pan,box_zoom,wheel_zoom,reset",
-    "toolbar_location": "right",
-    "background_fill_color": None,
-    "border_fill_color": None,
-    "outline_line_color": None,
-}
+    "height": HEIGHT_PX, "sizing_mode": "stretch_width", "tools": "pan,box_zoom,wheel_zoom,reset",
+    "toolbar_location": "right", "background_fill_color": None, "border_fill_color": None, "outline_line_color": None,
+}  # fmt: skip
 
 
 def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **options: Any) -> Any:

@@ -54,7 +54,7 @@ def read_source(path: Path) -> Source:
     if isinstance(data, list):
         return _sweep(path, data)
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f'{path}: not a result of abstim: its "kind" is {kind!r}, none of {", ".join(KINDS)}')
     if kind != "explore":
         return Source(kind, path.stem, data)

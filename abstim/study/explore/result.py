@@ -191,18 +191,12 @@ class Exploration:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         return {
-            "kind": "explore",
-            "gpu": self.gpu,
-            "memory_model": self.memory_model,
-            "note": self.note,
-            "targets": list(self.targets),
-            "objectives": [objective.text for objective in self.objectives],
-            "candidates": self.candidates,
-            "rows": _rows(self.table()),
+            "kind": "explore", "gpu": self.gpu, "memory_model": self.memory_model, "note": self.note,
+            "targets": list(self.targets), "objectives": [objective.text for objective in self.objectives],
+            "candidates": self.candidates, "rows": _rows(self.table()),
             "pareto": self.points.positions[self.pareto()].tolist() if self.timed.any() else [],
-            "sensitivity": [asdict(one) for one in self.sensitivity],
-            "work": asdict(self.work),
-        }
+            "sensitivity": [asdict(one) for one in self.sensitivity], "work": asdict(self.work),
+        }  # fmt: skip
 
     def save(self, path: Path) -> None:
         """Write the table; the format is the ending's. The same sweep gives the same bytes.

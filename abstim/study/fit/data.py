@@ -37,7 +37,9 @@ def of_table(
     for variant in variants:
         if variant not in known and gpu is None:
             raise InputError(f"variant {variant!r} is not known; say which GPU it is with --gpu")
-    name = _only({gpu or known[variant]["gpu"] for variant in variants}, "choose by --variant")
+    own = {known[variant]["gpu"] for variant in variants if variant in known}
+    of_variants = _only(own or {gpu or ""}, "choose by --variant")
+    name = gpu or of_variants
     gpus = {v: load_gpu(name, [*known.get(v, {"set": []})["set"], *overrides]) for v in variants}
     found = [Measurement(e.benchmark, e.variant, e.benchmark, (*e.cycles,), (*e.cycles.values(),)) for e in table]
     return name, gpus, found
@@ -46,15 +48,18 @@ def of_table(
 def of_times(
     programs: Path, table: Sequence[MeasuredTime], gpu: str | None, overrides: Sequence[str]
 ) -> tuple[str, dict[str, Gpu], list[Measurement]]:
-    """The same of times on hardware, whose targets lie in `programs`; a variant is a core clock. Raises InputError for
-    several GPUs, and for caches that were not flushed."""
-    name = gpu or _only({row.gpu for row in table}, "say which to fit with --gpu")
+    """The same of times on hardware, whose targets lie in `programs`; a variant is a core clock. Of several GPUs those
+    of `gpu` are read. Raises InputError if it is none of them, for a target twice, for caches that were not flushed."""
+    table = [row for row in table if row.gpu == gpu] or table
+    name = gpu or table[0].gpu
+    _only({row.gpu for row in table}, "name one with --gpu")
     if kept := next((row for row in table if row.flush != "all"), None):
         raise InputError(f"{kept.name}: measured with flush {kept.flush!r}; fit times launches from empty caches: all")
     gpus, found = dict[str, Gpu](), list[Measurement]()
     groups = grouped(table, lambda row: (row.target, row.core_clock_hz, row.launch is None))
     for (target, clock_hz, whole), rows in groups.items():
         variant = f"{clock_hz / 1e6:g} MHz"
+        refuse(whole and len(rows) > 1, f"{target} was measured {len(rows)} times at {variant}; keep one row")
         gpus[variant] = load_gpu(name, [f"core_clock_hz={clock_hz:.0f}", *overrides])
         cycles = tuple(row.time_ns * clock_hz * 1e-9 for row in rows)
         launches = None if whole else tuple(row.launch for row in rows if row.launch is not None)
@@ -63,7 +68,7 @@ def of_times(
 
 
 def _only(names: set[str], what_to_do: str) -> str:
-    refuse(len(names) != 1, f"the table's variants are of several GPUs ({', '.join(sorted(names))}); {what_to_do}")
+    refuse(len(names) != 1, f"the table is of several GPUs ({', '.join(sorted(names))}); {what_to_do}")
     return names.pop()
 
 

@@ -140,13 +140,9 @@ class EngineFunctional:
         trace = part_of(self.thread_blocks.trace, positions)
         lines, all_lines = distinct_lines(trace)
         return WarpProfile(
-            thread_blocks=thread_blocks,
-            counts=block_counts(trace, len(self.block_instructions)),
-            types=warp_types(trace),
-            memory_requests=memory_requests(trace),
-            lines=lines,
-            all_lines=all_lines,
-        )
+            thread_blocks=thread_blocks, counts=block_counts(trace, len(self.block_instructions)),
+            types=warp_types(trace), memory_requests=memory_requests(trace), lines=lines, all_lines=all_lines,
+        )  # fmt: skip
 
     def code(self, basic_block: int) -> BlockCode:
         """The instructions of a basic block and what each waits for inside of it."""

@@ -51,14 +51,9 @@ def known_from(profile: Path | None, light: Path | None) -> Known | None:
 
 
 def write_selection(
-    target: str,
-    gpu: Callable[[], Gpu],
-    method: str,
-    known: Known | None,
-    folder: Path | None,
-    progress: Progress,
+    target: str, gpu: Callable[[], Gpu], method: str, known: Known | None, folder: Path | None, progress: Progress,
     traces: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Files in `folder`: selection.json, selection.csv, launches.simpoints and .weights; of a kernelslist.g the reduced
     list, of other targets Nsight Compute's kernel ids and, with `traces`, Accel-Sim's traces of what was selected.
     Without a profile the target is executed on `gpu` for one. Returns what was written. Raises InputError."""
@@ -84,14 +79,11 @@ def write_selection(
     except SamplingError as error:
         raise InputError(f"{method}: {error}") from None
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}") from None
+        raise InputError(f"{error.filename or folder}: {error.strerror}") from None
     return {
-        "method": method,
-        "launches": len(selection.strata),
-        "selected": len(selection.units),
-        "detailed_fraction": selection.detailed_fraction,
-        "files": [str(file) for file in files],
-    }
+        "method": method, "launches": len(selection.strata), "selected": len(selection.units),
+        "detailed_fraction": selection.detailed_fraction, "files": [str(file) for file in files],
+    }  # fmt: skip
 
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:

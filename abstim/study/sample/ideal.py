@@ -99,7 +99,7 @@ def simulate_units(program: SampledProgram, each: int = 0) -> Units:
         order = blocks.at(np.arange(blocks.launch.thread_blocks))
         begin = total + int(program.gpu.params.launch_latency_cycles)
         for cycles, instructions in issues(launch, order, program.name(number)):
-            cutter.add(begin + cycles + 1, columns[blocks.launch.program.name][instructions])
+            cutter.add(begin + cycles + 1, columns[_of(blocks.launch.program)][instructions])
         total += launch.result().cycles
     return cutter.units(total, perf_counter() - started)
 
@@ -137,15 +137,19 @@ def _steps(sizes: Int64[np.ndarray, " tb"], most: int) -> Iterator[slice]:
         start = stop
 
 
-def _columns(programs: Sequence[Program]) -> tuple[dict[str, Int64[np.ndarray, " instruction"]], int]:
+def _of(program: Program) -> tuple[str, str]:
+    return program.digest, program.name
+
+
+def _columns(programs: Sequence[Program]) -> tuple[dict[tuple[str, str], Int64[np.ndarray, " instruction"]], int]:
     """For each kernel the column of every instruction's basic block, and how many columns there are."""
-    found: dict[str, Int64[np.ndarray, " instruction"]] = {}
+    found: dict[tuple[str, str], Int64[np.ndarray, " instruction"]] = {}
     width = 0
     for program in programs:
-        if program.name not in found:
-            found[program.name] = np.zeros(len(program.instructions), np.int64)
+        if _of(program) not in found:
+            own = found[_of(program)] = np.zeros(len(program.instructions), np.int64)
             for number, block in enumerate(program.blocks):
-                found[program.name][block.start : block.stop] = width + number
+                own[block.start : block.stop] = width + number
             width += len(program.blocks)
     return found, width
 
