@@ -152,6 +152,7 @@ def take_turn(c, s, time):
         first = code[sm.warps.pc[w]].unit
         issue(c, w, time)
         if m.issues_per_turn > 1 and issues_again(c, w, first, time):
+            sm.early |= bit(w)
             issue(c, w, time)
         if m.policy == state.TWO_LEVEL:
             rotate(sm, m, s, w)

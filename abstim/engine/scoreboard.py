@@ -132,6 +132,7 @@ def put_off(c, w, row, result):
     if sm.exiting & bit(w):
         sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
     if sm.running & bit(w) and sm.warps.ready[w] < NEVER and not sm.flush & bit(w):
+        sm.early |= bit(w)
         sm.warps.ready[w] = max(sm.warps.ready[w], registers_free(c, w, c.code[sm.warps.pc[w]]))
 
 

@@ -198,6 +198,7 @@ SM = record(
     ("of_kind", np.uint64, KINDS),  # whose next instruction goes to a kind of unit
     ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
+    ("early", np.uint64),  # may be on the wheel before `ready`
     "last_fetched",
     "next_exit",  # the earliest cycle in which one of `exiting` is complete
     "next_back",  # the earliest cycle in which a line of `missing` is there
