@@ -409,7 +409,7 @@ class Slices(NamedTuple):
 CHANNEL = record("turn first_bank pending draining", "commands", "burst row write read")
 BANK = record(
     "open_row",  # row + 1, 0: none
-    "request writes",  # in service, and does it write?
+    "request writes ready",  # in service, does it write, and from when on a command to the bank may be possible
     "first last count",  # of those that wait
     "served_row",  # row + 1
     "read write row_active row_cycle precharge written was_read",  # free from
