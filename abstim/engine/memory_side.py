@@ -135,8 +135,10 @@ def hand_over(gpu, n, until):
     sm.in_flight -= traffic.ended
     traffic.ended = 0
     sm.credits = m.inject_queue_flits + m.crossbar_queue_flits - shared.there.flits[n]
-    if inbox.count and sm.live > 0:
-        sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
+    if inbox.count:
+        sm.memory_due = min(sm.memory_due, rows[inbox.first - 1].due)
+        if sm.live > 0:
+            sm.clock = min(sm.clock, max(sm.memory_due, until + 1))
 
 
 @outlined

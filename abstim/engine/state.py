@@ -161,6 +161,7 @@ SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number clock",
     "horizon",  # run no further: a thread block may come in then
+    "memory_due",  # real memory: when an access has something to do next, before which nobody looks
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
     "asked",  # rows of Shared.outbox that are in use
