@@ -206,7 +206,7 @@ SM = record(
     # counters
     "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
     "resident_warp_cycles",
-    "window window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
+    "window window_end window_issued",  # the one of Record.windows that it is in, and issues in it, not there yet
     # SMs that do the same (equal_sms.py); numbers of SMs are one too high, 0: none
     "follows next_follower",  # whom, and the next that follows the same; of one that is followed the first
     "strays",  # one that follows: its caches say something else; one that is followed: those of one of them do
