@@ -6,9 +6,8 @@ from abstim.engine import state
 from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
-from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, take_way, touch
-from functional.jit.marked import add, outlined
+from functional.jit.marked import add, members, outlined
 
 
 def set_of(m, line):
@@ -84,19 +83,18 @@ def join(c, k, sectors, place):
     """An access waits for sectors of the line at `k` that are on their way."""
     row, access, waits = c.l1d.line[k], c.l1d.accesses[place - 1], 0
     sectors = keys(c, sectors)
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            enlist(c, row.waiting, row.waiting_last, j, place)
-            row.joined[j] += 1
-            waits += 1
+    for j in members(sectors):
+        enlist(c, row.waiting, row.waiting_last, j, place)
+        row.joined[j] += 1
+        waits += 1
     access.waiting += waits - 1
 
 
 def joinable(c, k, sectors):
     """Can one more wait for these sectors of the line at `k`?"""
     row, sectors = c.l1d.line[k], keys(c, sectors)
-    for j in range(SECTORS):  # noqa: SIM110 (compiled)
-        if (sectors >> j) & 1 and row.joined[j] >= c.machine.l1d_mshr_merges:
+    for j in members(sectors):  # noqa: SIM110 (compiled)
+        if row.joined[j] >= c.machine.l1d_mshr_merges:
             return False
     return True
 
@@ -116,9 +114,8 @@ def ask(c, k, line, absent, wanted, place, time):
             return False
         replace(c, k, line, time)
     row = c.l1d.line[k]
-    for j in range(SECTORS):
-        if (keys(c, absent) >> j) & 1:
-            row.joined[j] = row.waiting[j] = 0
+    for j in members(keys(c, absent)):
+        row.joined[j] = row.waiting[j] = 0
     row.coming |= absent
     sm.mshrs_used += registers
     join(c, k, wanted & ~row.valid, place)
@@ -244,12 +241,11 @@ def fill(c, k, sectors, from_dram, time):
             serve_waiters(c, row.waiting[0], time)
             row.waiting[0] = 0
         return
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            note_dram(c, row.waiting[j], from_dram)
-            sm.mshrs_used -= 1
-            serve_waiters(c, row.waiting[j], time)
-            row.waiting[j] = 0
+    for j in members(sectors):
+        note_dram(c, row.waiting[j], from_dram)
+        sm.mshrs_used -= 1
+        serve_waiters(c, row.waiting[j], time)
+        row.waiting[j] = 0
 
 
 def note_dram(c, node, from_dram):

@@ -3,7 +3,7 @@ replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
 from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.l2 import advance_slice
-from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.state import NEVER
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
 from functional.jit.marked import members, outlined
@@ -14,17 +14,15 @@ def into_slice(shared, place, time):
     requests, slices, m = shared.requests, shared.slices, shared.machine
     rows, packet = requests.rows, requests.rows[place - 1]
     n, sectors = packet.slice, packet.sectors
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            rest = sectors >> (j + 1)
-            each = new_place(requests.rows, requests.unused) if rest else place
-            if rest:
-                rows[each - 1] = packet
-            request = rows[each - 1]
-            request.sectors = 1 << j
-            request.due = time + m.slice_delay
-            append(rows, slices.delayed[n], each)
-            sectors = sectors & ~(1 << j)
+    for j in members(sectors):
+        rest = sectors >> (j + 1)
+        each = new_place(requests.rows, requests.unused) if rest else place
+        if rest:
+            rows[each - 1] = packet
+        request = rows[each - 1]
+        request.sectors = 1 << j
+        request.due = time + m.slice_delay
+        append(rows, slices.delayed[n], each)
     slices.wake[n] = min(slices.wake[n], time + m.slice_delay)
 
 

@@ -271,7 +271,7 @@ class Simulation:
         return EngineResult(cycles, sm_cycles, slots, resident, self.counters, history)
 
 
-def cycles_since(events: Int64[np.ndarray, " event"], lengths: Int64[np.ndarray, " window"]) -> Int64[np.ndarray, " window"]:
+def cycles_since(events: Int64[np.ndarray, " e"], lengths: Int64[np.ndarray, " w"]) -> Int64[np.ndarray, " w"]:
     """Of windows of so many cycles, all but the last of one length: the cycles in each from events on, together."""
     at, count = events // lengths[0], len(lengths)
     late = np.bincount(at, events - at * lengths[0], count)[:count]
