@@ -234,18 +234,12 @@ def fill(c, k, sectors, from_dram, time):
     sm, m, row = c.sm, c.machine, c.l1d.line[k]
     row.coming &= ~sectors
     row.valid |= sectors
-    if not m.l1d_sectored:
-        note_dram(c, row.waiting[0], from_dram)
-        if row.coming == 0:
-            sm.mshrs_used -= 1
-            serve_waiters(c, row.waiting[0], time)
-            row.waiting[0] = 0
-        return
-    for j in members(sectors):
+    for j in members(keys(c, sectors)):
         note_dram(c, row.waiting[j], from_dram)
-        sm.mshrs_used -= 1
-        serve_waiters(c, row.waiting[j], time)
-        row.waiting[j] = 0
+        if m.l1d_sectored or row.coming == 0:
+            sm.mshrs_used -= 1
+            serve_waiters(c, row.waiting[j], time)
+            row.waiting[j] = 0
 
 
 def note_dram(c, node, from_dram):

@@ -344,10 +344,7 @@ def memory_stage(c, time):
     """What memory does for an SM in a cycle in which it has something to do, before its schedulers have their turn."""
     receive(c, time)
     look_up(c, time)
-    if c.sm.issued_count:
-        go_on(c, time)
-    else:
-        c.sm.memory_due = next_memory_event(c, time)
+    go_on(c, time)
 
 
 def next_memory_event(c, time):

@@ -74,10 +74,7 @@ def first_free(c, pool):
 
 def is_known(c, pool):
     """Is it known of a collector of a pool from when it is free?"""
-    k, count = 0, c.sm.ports[pool].collectors
-    while k < count and c.collectors[pool, k] >= NEVER:
-        k += 1
-    return k < count
+    return first_free(c, pool) < NEVER
 
 
 def has_collector(c, kind, pool, time):
