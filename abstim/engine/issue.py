@@ -226,8 +226,7 @@ def store_window(record, sm):
 
 def note(c, w, i, time, result, missed):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
-    sm, record = c.sm, c.record
-    launch = record.launch
+    sm, record, launch = c.sm, c.record, c.record.launch
     if sm.fresh & bit(w):
         sm.fresh &= ~bit(w)
         record.warps[sm.warps.warp[w]].issue_cycle = time

@@ -24,7 +24,7 @@ def issue_access(c, i, w, port, pool, time):
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = collectors.waits_at_port(m)
-    if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.is_known(c, pool):
+    if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.first_free(c, pool) < state.NEVER:
         with_collector(c, row, collectors.collect(c, state.MEM, port, pool, time))
     elif waits:
         collectors.wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at

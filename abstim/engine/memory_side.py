@@ -64,14 +64,11 @@ def deliver(shared, time):
 def collect_requests(shared, until):
     """The switch to the slices, up to and including cycle `until`."""
     time = shared.clock[0]
-    while time <= until:
-        if is_idle(shared.there):
-            time = until + 1
-            break
+    while time <= until and not is_idle(shared.there):
         empty_outputs(shared, time)
         advance_switch(shared.there, shared.machine, shared.requests.rows, 1, time)
         time += 1
-    shared.clock[0] = time
+    shared.clock[0] = max(time, until + 1)
 
 
 @outlined

@@ -72,11 +72,6 @@ def first_free(c, pool):
     return found
 
 
-def is_known(c, pool):
-    """Is it known of a collector of a pool from when it is free?"""
-    return first_free(c, pool) < NEVER
-
-
 def has_collector(c, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
     if c.sm.queued[kind] or c.sm.ports[pool].waiting:

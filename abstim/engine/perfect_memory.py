@@ -31,10 +31,9 @@ def allocate(c, line, time):
 
 def absent(c, k, sectors):
     """Is a sector wanted of the line at `k` neither there nor on its way?"""
-    if c.machine.l1d_sectored:
-        for j in members(sectors):
-            if c.l1d.sector_there[k, j] == NEVER:
-                return True
+    for j in members(sectors if c.machine.l1d_sectored else 0):  # noqa: SIM110 (compiled)
+        if c.l1d.sector_there[k, j] == NEVER:
+            return True
     return False
 
 
