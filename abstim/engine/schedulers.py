@@ -96,7 +96,7 @@ def issue_from(c, unit, w):
     """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
     sm, m = c.sm, c.machine
     port = port_of(m, unit, w)
-    if sm.issued_count:  # never with perfect memory
+    if not m.perfect_memory and sm.issued_count:
         if unit == state.MEM:  # which waits at its port for a collector
             room = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
             return port_free(sm, port) if room and sm.issued_count < state.ISSUED_ACCESSES else state.NEVER
