@@ -3,8 +3,9 @@
 
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
-from abstim.engine.switch import append, first_from, give_back, insert, is_empty, remove, take
-from functional.jit.marked import outlined
+from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
+from abstim.engine.warp_slots import above
+from functional.jit.marked import members, outlined
 
 
 def cycles_by(m, time):
@@ -52,7 +53,7 @@ def choose(shared, h):
     remove(channels.waiting[h], b)
     insert(channels.serving[h], b)
     state.pending -= 1
-    state.commands = 0
+    state.commands = bank.ready = 0
     state.first_bank = state.first_bank + 1 if state.first_bank + 1 < m.dram_banks else 0
 
 
@@ -108,6 +109,7 @@ def open_or_close(shared, h, b, bank, cycle):
     else:
         bank.open_row = 0
         bank.precharge = cycle + m.precharge
+    bank.ready = cycle + 1
     state.first_bank = b + 1 if b + 1 < m.dram_banks else 0
 
 
@@ -116,25 +118,27 @@ def command(shared, h, cycle):
     Returns from when on there can be another."""
     m, serving, first = shared.machine, shared.channels.serving[h], shared.channels.state[h].first_bank
     bursts, rows, following = False, False, NEVER
-    b, behind = first, -1  # how far behind `first` the last one was
-    while not is_empty(serving) and not (bursts and rows) and (m.dram_two_commands or not (bursts or rows)):
-        b = first_from(serving, b)
-        distance = b - first if b >= first else b - first + m.dram_banks
-        if distance <= behind:
-            break
-        behind = distance
-        bank = shared.channels.banks[h * m.dram_banks + b]
-        is_open = bank.open_row == bank.served_row
-        ready = burst_from(shared, h, b, bank) if is_open else row_from(shared, h, b, bank)
-        if ready > cycle:
-            following = min(following, ready)
-        elif is_open and not bursts:
-            begin_burst(shared, h, b, bank, cycle)
-            bursts = True
-        elif not (is_open or rows):
-            open_or_close(shared, h, b, bank, cycle)
-            rows = True
-        b = b + 1 if b + 1 < m.dram_banks else 0
+    for k in range(len(serving) + 1):  # in the word of the first bank those before it come last
+        word = (first >> WORD_LOG2) + k
+        word -= len(serving) if word >= len(serving) else 0
+        left, late = serving[word], above(serving[word], (first & 63) - 1)
+        for w in members(late if k == 0 else left & ~late if k == len(serving) else left):
+            b = (word << WORD_LOG2) + w
+            bank = shared.channels.banks[h * m.dram_banks + b]
+            is_open = bank.open_row == bank.served_row
+            if bank.ready <= cycle:
+                bank.ready = burst_from(shared, h, b, bank) if is_open else row_from(shared, h, b, bank)
+            if bank.ready > cycle:
+                following = min(following, bank.ready)
+                continue
+            if is_open and not bursts:
+                begin_burst(shared, h, b, bank, cycle)
+                bursts = True
+            elif not (is_open or rows):
+                open_or_close(shared, h, b, bank, cycle)
+                rows = True
+            if not m.dram_two_commands or (bursts and rows):
+                return cycle + 1
     return cycle + 1 if bursts or rows else following
 
 

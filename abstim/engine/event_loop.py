@@ -7,7 +7,6 @@ from abstim.engine.equal_sms import first_free, follow_first, hand_out_alike, ru
 from abstim.engine.fetch import next_fetch
 from abstim.engine.issue import store_window
 from abstim.engine.kernel_queue import choose_kernel, follow_kernels, is_any_coming, release_dependents
-from abstim.engine.memory_pipe import next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.one_sm import aim, launch_block
 from abstim.engine.operand_collectors import waits_at_port
@@ -190,7 +189,7 @@ def is_at_rest(c, time):
         return False
     if waits_at_port(c.machine) and sm.at_port and next_collector(c, time) < NEVER:
         return False
-    return sm.live == 0 or c.machine.perfect_memory or next_memory_event(c, time) >= NEVER
+    return sm.live == 0 or c.machine.perfect_memory or sm.memory_due >= NEVER
 
 
 def is_deadlocked(gpu, more):

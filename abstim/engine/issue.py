@@ -218,7 +218,7 @@ def write_log(c, row, w, i, time, result, missed):
 
 def store_window(record, sm):
     """What an SM counted of a window joins what others did, which may do so at the same time."""
-    if sm.window_issued:
+    if sm.window_issued and record.launch.windows:
         row = sm.number * record.launch.windows if len(record.alike) else 0
         add(record.windows, row + sm.window, sm.window_issued)
         sm.window_issued = 0
@@ -226,17 +226,15 @@ def store_window(record, sm):
 
 def note(c, w, i, time, result, missed):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
-    sm, record = c.sm, c.record
-    launch, windows = record.launch, record.launch.windows
+    sm, record, launch = c.sm, c.record, c.record.launch
     if sm.fresh & bit(w):
         sm.fresh &= ~bit(w)
         record.warps[sm.warps.warp[w]].issue_cycle = time
-    if windows:
-        at = min(time >> launch.window_log2, windows - 1)
-        if at != sm.window:
-            store_window(record, sm)
-            sm.window = at
-        sm.window_issued += 1
+    if time >= sm.window_end:
+        store_window(record, sm)
+        sm.window = min(time >> launch.window_log2, launch.windows - 1)
+        sm.window_end = (sm.window + 1) << launch.window_log2 if sm.window + 1 < launch.windows else NEVER
+    sm.window_issued += 1
     if launch.logged < len(record.log):
         write_log(c, record.log[launch.logged], w, i, time, result, missed)
         launch.logged += 1

@@ -8,9 +8,8 @@ from abstim.engine import state
 from abstim.engine.accesses import WHOLE_LINE, full_sectors, sectors_in, segment
 from abstim.engine.address_map import hashed, slice_of
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters, write_words
-from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, take_way, touch
-from functional.jit.marked import add, outlined
+from functional.jit.marked import add, members, outlined
 from functional.traces.line_record import words_of
 
 
@@ -99,19 +98,18 @@ def join(c, k, sectors, place):
     """An access waits for sectors of the line at `k` that are on their way."""
     row, access, waits = c.l1d.line[k], c.l1d.accesses[place - 1], 0
     sectors = keys(c, sectors)
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            enlist(c, row.waiting, row.waiting_last, j, place)
-            row.joined[j] += 1
-            waits += 1
+    for j in members(sectors):
+        enlist(c, row.waiting, row.waiting_last, j, place)
+        row.joined[j] += 1
+        waits += 1
     access.waiting += waits - 1
 
 
 def joinable(c, k, sectors):
     """Can one more wait for these sectors of the line at `k`?"""
     row, sectors = c.l1d.line[k], keys(c, sectors)
-    for j in range(SECTORS):  # noqa: SIM110 (compiled)
-        if (sectors >> j) & 1 and row.joined[j] >= c.machine.l1d_mshr_merges:
+    for j in members(sectors):  # noqa: SIM110 (compiled)
+        if row.joined[j] >= c.machine.l1d_mshr_merges:
             return False
     return True
 
@@ -131,9 +129,8 @@ def ask(c, k, line, absent, wanted, place, time):
             return False
         replace(c, k, line, time)
     row = c.l1d.line[k]
-    for j in range(SECTORS):
-        if (keys(c, absent) >> j) & 1:
-            row.joined[j] = row.waiting[j] = 0
+    for j in members(keys(c, absent)):
+        row.joined[j] = row.waiting[j] = 0
     row.coming |= absent
     sm.mshrs_used += registers
     join(c, k, wanted & ~row.valid, place)
@@ -266,16 +263,9 @@ def fill(c, k, sectors, from_dram, time):
     sm, m, row = c.sm, c.machine, c.l1d.line[k]
     row.coming &= ~sectors
     row.valid |= sectors
-    if not m.l1d_sectored:
-        note_dram(c, row.waiting[0], from_dram)
-        if row.coming == 0:
-            sm.mshrs_used -= 1
-            serve_waiters(c, row.waiting[0], time)
-            row.waiting[0] = 0
-        return
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            note_dram(c, row.waiting[j], from_dram)
+    for j in members(keys(c, sectors)):
+        note_dram(c, row.waiting[j], from_dram)
+        if m.l1d_sectored or row.coming == 0:
             sm.mshrs_used -= 1
             serve_waiters(c, row.waiting[j], time)
             row.waiting[j] = 0

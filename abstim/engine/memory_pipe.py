@@ -24,7 +24,7 @@ def issue_access(c, i, w, port, pool, time):
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = collectors.waits_at_port(m)
-    if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.is_known(c, pool):
+    if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.first_free(c, pool) < state.NEVER:
         with_collector(c, row, collectors.collect(c, state.MEM, port, pool, time))
     elif waits:
         collectors.wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
@@ -233,28 +233,31 @@ def enter(c, row, time):
 
 @outlined
 def go_on(c, time):
-    """Instructions start and enter, as far as that is known at `time`."""
+    """Instructions start and enter, as far as that is known at `time`; the unit has changed, or replies have come."""
     sm = c.sm
-    while sm.issued_count:
-        row = c.l1d.issued[sm.issued_first]
-        through = False
-        if collectors.waits_at_port(c.machine) and row.collected == 0:
-            return
-        if not row.started:
-            through = begin(c, row, time)
-        else:
-            row.entry = max(row.entry, time)
-        if not through:
-            if not enter(c, row, time):
-                return
-            kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
-            line, _ = line_and_sectors(c.streams.records, row.record)
-            ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
-            least = 1 if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
-            occupy(c, max(row.start + least, row.entry - 1 if ahead else row.entry))
-            finish(c, row.access, 0, time)
+    while sm.issued_count and gets_through(c, c.l1d.issued[sm.issued_first], time):
         sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
         sm.issued_count -= 1
+    sm.memory_due = next_memory_event(c, time)
+
+
+def gets_through(c, row, time):
+    """The oldest instruction starts, if it can, and enters as far as it can; true if it leaves the unit behind."""
+    if collectors.waits_at_port(c.machine) and row.collected == 0:
+        return False
+    if row.started:
+        row.entry = max(row.entry, time)
+    elif begin(c, row, time):
+        return True
+    if not enter(c, row, time):
+        return False
+    kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
+    line, _ = line_and_sectors(c.streams.records, row.record)
+    ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
+    least = 1 if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
+    occupy(c, max(row.start + least, row.entry - 1 if ahead else row.entry))
+    finish(c, row.access, 0, time)
+    return True
 
 
 def meet_tags(c, stage, time):
@@ -337,11 +340,10 @@ def receive(c, time):
 
 @outlined
 def memory_stage(c, time):
-    """What memory does for an SM in a cycle, before its schedulers have their turn."""
+    """What memory does for an SM in a cycle in which it has something to do, before its schedulers have their turn."""
     receive(c, time)
     look_up(c, time)
-    if c.sm.issued_count:
-        go_on(c, time)
+    go_on(c, time)
 
 
 def next_memory_event(c, time):

@@ -5,7 +5,7 @@ from abstim.engine.accesses import UPPER_HALF
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.l2 import advance_slice
-from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.state import NEVER, NOBODY, TO_ACCESS
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
 from functional.jit.marked import members, outlined
@@ -26,20 +26,18 @@ def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
     rows, packet = requests.rows, requests.rows[place - 1]
-    n, sectors, whole = packet.slice, packet.sectors, packet.sectors
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            rest = sectors >> (j + 1)
-            each = new_place(requests.rows, requests.unused) if rest else place
-            if rest:
-                rows[each - 1] = packet
-            request = rows[each - 1]
-            request.sectors = 1 << j
-            request.due = time + m.slice_delay
-            if m.coalesced_bytes == 0:
-                of_fermi(m, request, whole)
-            append(rows, slices.delayed[n], each)
-            sectors = sectors & ~(1 << j)
+    n, sectors = packet.slice, packet.sectors
+    for j in members(sectors):
+        rest = sectors >> (j + 1)
+        each = new_place(requests.rows, requests.unused) if rest else place
+        if rest:
+            rows[each - 1] = packet
+        request = rows[each - 1]
+        request.sectors = 1 << j
+        request.due = time + m.slice_delay
+        if m.coalesced_bytes == 0:
+            of_fermi(m, request, sectors)
+        append(rows, slices.delayed[n], each)
     slices.wake[n] = min(slices.wake[n], time + m.slice_delay)
 
 
@@ -81,14 +79,11 @@ def deliver(shared, time):
 def collect_requests(shared, until):
     """The switch to the slices, up to and including cycle `until`."""
     time = shared.clock[0]
-    while time <= until:
-        if is_idle(shared.there):
-            time = until + 1
-            break
+    while time <= until and not is_idle(shared.there):
         empty_outputs(shared, time)
         advance_switch(shared.there, shared.machine, shared.requests.rows, 1, time)
         time += 1
-    shared.clock[0] = time
+    shared.clock[0] = max(time, until + 1)
 
 
 @outlined
@@ -150,10 +145,12 @@ def hand_over(gpu, n, until):
     sm.in_flight -= traffic.ended
     traffic.ended = 0
     sm.credits = m.inject_queue_flits + m.crossbar_queue_flits - shared.there.flits[n]
-    if sm.live > 0 and sm.issued_count:  # for want of room, maybe
-        sm.clock = min(sm.clock, until + 1)
-    elif inbox.count and sm.live > 0:
-        sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
+    if sm.issued_count:  # for want of room, maybe
+        sm.memory_due = min(sm.memory_due, until + 1)
+    if inbox.count:
+        sm.memory_due = min(sm.memory_due, rows[inbox.first - 1].due)
+    if sm.live > 0 and (sm.issued_count or inbox.count):
+        sm.clock = min(sm.clock, max(sm.memory_due, until + 1))
 
 
 @outlined

@@ -3,7 +3,7 @@
 
 from abstim.engine.fetch import fetch, next_fetch
 from abstim.engine.issue import enter_block, park
-from abstim.engine.memory_pipe import memory_stage, next_memory_event
+from abstim.engine.memory_pipe import memory_stage
 from abstim.engine.operand_collectors import waits_at_port
 from abstim.engine.port_queues import fill_collectors, next_collector
 from abstim.engine.room import first_warp_slot
@@ -27,7 +27,7 @@ def next_event(c, time, issued):
         following = min(following, next_on_wheel(sm, time))
     if waits_at_port(m) and sm.at_port:
         following = min(following, next_collector(c, time))
-    return following if m.perfect_memory else min(following, next_memory_event(c, time))
+    return following if m.perfect_memory else min(following, sm.memory_due)
 
 
 def take_turns(c, time):
@@ -53,7 +53,8 @@ def advance(c):
         if sm.wheel_used & bit(time & (WHEEL - 1)):
             turn_wheel(sm, time)
         if not m.perfect_memory:
-            memory_stage(c, time)
+            if sm.memory_due <= time:
+                memory_stage(c, time)
             if waits_at_port(m) and sm.at_port:
                 fill_collectors(c, time)
         issued = False

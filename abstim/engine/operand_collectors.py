@@ -72,14 +72,6 @@ def first_free(c, pool):
     return found
 
 
-def is_known(c, pool):
-    """Is it known of a collector of a pool from when it is free?"""
-    k, count = 0, c.sm.ports[pool].collectors
-    while k < count and c.collectors[pool, k] >= NEVER:
-        k += 1
-    return k < count
-
-
 def has_collector(c, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
     if c.sm.queued[kind] or c.sm.ports[pool].waiting:
@@ -108,15 +100,14 @@ def latest_at_port(c, kind):
 def take(c, pool, step):
     """A collector of a pool is taken as soon as one is free, in `step` at the earliest: the lowest of those that are.
     Returns the step."""
-    ports, free, number, first = c.sm.ports[pool], c.collectors[pool], 0, 0
-    while free[number] > step:
-        if free[number] < free[first]:
-            first = number
-        number += 1
-        if number == ports.collectors:
-            number, step = first, free[first]
+    ports, free, number = c.sm.ports[pool], c.collectors[pool], 0
+    found = max(free[0], step)
+    for k in range(1, ports.collectors if found > step else 1):
+        then = max(free[k], step)
+        number = k if then < found else number
+        found = min(found, then)
     free[number], ports.collector_taken = NEVER, number
-    return step
+    return found
 
 
 def collect(c, kind, port, pool, time):

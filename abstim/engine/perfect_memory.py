@@ -10,7 +10,7 @@ from abstim.engine.read_only_caches import const_line, supply, texture_line
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import CONTEXT, HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, place, touch, victim
-from functional.jit.marked import outlined, refer
+from functional.jit.marked import members, outlined, refer
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
@@ -31,10 +31,9 @@ def allocate(c, line, time):
 
 def absent(c, k, sectors):
     """Is a sector wanted of the line at `k` neither there nor on its way?"""
-    if c.machine.l1d_sectored:
-        for j in range(SECTORS):
-            if (sectors >> j) & 1 and c.l1d.sector_there[k, j] == NEVER:
-                return True
+    for j in members(sectors if c.machine.l1d_sectored else 0):  # noqa: SIM110 (compiled)
+        if c.l1d.sector_there[k, j] == NEVER:
+            return True
     return False
 
 
@@ -43,18 +42,16 @@ def arrival(c, k, sectors):
     if not c.machine.l1d_sectored:
         return c.l1d.there[k]
     there = 0
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            there = max(there, c.l1d.sector_there[k, j])
+    for j in members(sectors):
+        there = max(there, c.l1d.sector_there[k, j])
     return there
 
 
 def arrive_at(c, k, sectors, there):
     """The sectors of the line at `k` are there from cycle `there` on."""
     c.l1d.there[k] = max(c.l1d.there[k], there)
-    for j in range(SECTORS):
-        if (sectors >> j) & 1:
-            c.l1d.sector_there[k, j] = there
+    for j in members(sectors):
+        c.l1d.sector_there[k, j] = there
 
 
 def miss(c, k, line, time, sectors):

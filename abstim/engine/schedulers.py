@@ -4,7 +4,7 @@ from abstim.engine import state
 from abstim.engine.barriers_and_exits import charge
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue
-from abstim.engine.operand_collectors import is_known, pool_of, port_free, port_of
+from abstim.engine.operand_collectors import first_free, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
 
@@ -96,11 +96,11 @@ def issue_from(c, unit, w):
     """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
     sm, m = c.sm, c.machine
     port = port_of(m, unit, w)
-    if sm.issued_count:  # never with perfect memory
+    if not m.perfect_memory and sm.issued_count:
         if unit == state.MEM:  # which waits at its port for a collector
             room = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
             return port_free(sm, port) if room and sm.issued_count < state.ISSUED_ACCESSES else state.NEVER
-        if not is_known(c, pool_of(m, port, w)):
+        if first_free(c, pool_of(m, port, w)) >= state.NEVER:
             return state.NEVER
     return port_free(sm, port)
 
@@ -152,6 +152,7 @@ def take_turn(c, s, time):
         first = code[sm.warps.pc[w]].unit
         issue(c, w, time)
         if m.issues_per_turn > 1 and issues_again(c, w, first, time):
+            sm.early |= bit(w)
             issue(c, w, time)
         if m.policy == state.TWO_LEVEL:
             rotate(sm, m, s, w)

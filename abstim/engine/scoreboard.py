@@ -11,6 +11,7 @@ from precharacterize.classify import Kind
 from precharacterize.table import SCOREBOARDS
 
 FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3
+LAST_ORIGIN = FROM_GLOBAL
 
 
 def origins(kinds):
@@ -105,18 +106,18 @@ def registers_free(c, w, row):
 def make_ready(c, w, front_end, time):
     """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
     sm, row = c.sm, c.code[c.sm.warps.pc[w]]
-    ready = max(front_end, sm.warps.not_before[w])
-    memory = ready > front_end
+    latest = entry_of(max(front_end, sm.warps.not_before[w]), LAST_ORIGIN)  # as an entry: no later one of its cycle
+    last = entry_of(0, FROM_NEAR if sm.warps.not_before[w] > front_end else FROM_ALU)
     for k in (0, 1, 2, 3):
         entry = c.scoreboard[w, row.first_waits[k]]
-        memory = origin_of(entry) != FROM_ALU if free_from(entry) > ready else memory
-        ready = max(ready, free_from(entry))
+        last = entry if entry > latest else last
+        latest = max(latest, entry | LAST_ORIGIN)
     for k in range(row.waits_at, row.waits_end):
         entry = c.scoreboard[w, c.streams.operands[k]]
-        memory = origin_of(entry) != FROM_ALU if free_from(entry) > ready else memory
-        ready = max(ready, free_from(entry))
-    sm.warps.ready[w] = ready
-    if memory:
+        last = entry if entry > latest else last
+        latest = max(latest, entry | LAST_ORIGIN)
+    ready = sm.warps.ready[w] = free_from(latest)
+    if origin_of(last) != FROM_ALU:
         sm.memory |= bit(w)
     else:
         sm.memory &= ~bit(w)
@@ -132,6 +133,7 @@ def put_off(c, w, row, result):
     if sm.exiting & bit(w):
         sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
     if sm.running & bit(w) and sm.warps.ready[w] < NEVER and not sm.flush & bit(w):
+        sm.early |= bit(w)
         sm.warps.ready[w] = max(sm.warps.ready[w], registers_free(c, w, c.code[sm.warps.pc[w]]))
 
 

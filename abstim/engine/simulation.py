@@ -149,20 +149,23 @@ class Simulation:
     def _describe_followers(self, order: np.ndarray) -> None:
         """What was not run has done what those did that it follows."""
         sms, each = self.state.sm, self.inputs.trace.warps_per_block
+        led = np.where(sms["follows"], sms["follows"] - 1, np.arange(len(sms)))
         if len(self.windows):
             rows = self.windows.reshape(len(sms), -1)
             used = min(rows.shape[1], (int(sms["last_exit"].max()) >> int(self.state.record.launch["window_log2"])) + 1)
-            rows[0, :used] = rows[np.where(sms["follows"], sms["follows"] - 1, np.arange(len(sms))), :used].sum(0)
+            rows[0, :used] = rows[led, :used].sum(0)
             self.windows = rows[0]
-        for n in np.flatnonzero(sms["follows"]):
-            led = sms["follows"][n] - 1
-            own, theirs = (order[self.blocks["sm"][order] == one] for one in (n, led))
-            self.blocks["retire_cycle"][own] = self.blocks["retire_cycle"][theirs]
-            for name in ("issue_cycle", "retire_cycle"):
-                cycles = self.warps[name].reshape(-1, each)
-                cycles[own] = cycles[theirs]
-            for name in OF_EQUAL_SMS:
-                sms[name][n] = sms[name][led]
+        own = order[np.argsort(self.blocks["sm"][order], kind="stable")]  # SM by SM, as they came to each
+        own = own[self.blocks["sm"][own] >= 0]
+        sm = self.blocks["sm"][own]
+        first = np.searchsorted(sm, np.arange(len(sms)))
+        theirs = own[np.arange(len(own)) + (first[led] - first)[sm]]
+        self.blocks["retire_cycle"][own] = self.blocks["retire_cycle"][theirs]
+        for name in ("issue_cycle", "retire_cycle"):
+            cycles = self.warps[name].reshape(-1, each)
+            cycles[own] = cycles[theirs]
+        for name in OF_EQUAL_SMS:
+            sms[name] = sms[name][led]
 
     def _put(self, order: np.ndarray, log: np.ndarray) -> Known:
         """Tell compiled code of what it is to run. Returns what is known of it."""
@@ -242,10 +245,9 @@ class Simulation:
         width = fine * -(-(last // fine + 1) // most)
         starts = np.arange(0, last + 1, width)
         issued = np.add.reduceat(self.windows[: last // fine + 1], starts // fine)
-        lived = self.warps[self.warps["retire_cycle"] >= 0]
-        begun = np.bincount(lived["issue_cycle"], minlength=last + 2)
-        gone = np.bincount(lived["retire_cycle"] + 1, minlength=last + 2)
-        resident = np.add.reduceat(np.cumsum(begun - gone)[: last + 1], starts)
+        lengths, lived = np.diff(starts, append=last + 1), self.warps["retire_cycle"] >= 0
+        begun, gone = (self.warps[name][lived] for name in ("issue_cycle", "retire_cycle"))
+        resident = cycles_since(begun, lengths) - cycles_since(gone + 1, lengths)
         return {
             "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),
         }  # fmt: skip
@@ -268,6 +270,13 @@ class Simulation:
         resident = sms["resident_warp_cycles"].copy()
         history = self.history() if len(self.windows) else {}
         return EngineResult(cycles, sm_cycles, slots, resident, self.counters, history)
+
+
+def cycles_since(events: Int64[np.ndarray, " e"], lengths: Int64[np.ndarray, " w"]) -> Int64[np.ndarray, " w"]:
+    """Of windows of so many cycles, all but the last of one length: the cycles in each from events on, together."""
+    at, count = events // lengths[0], len(lengths)
+    late = np.bincount(at, events - at * lengths[0], count)[:count]
+    return np.bincount(at, minlength=count)[:count].cumsum() * lengths - late.astype(np.int64)
 
 
 def alone(inputs: LaunchInputs, room: int) -> Beside:

@@ -162,6 +162,7 @@ SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number clock",
     "horizon",  # run no further: a thread block may come in then
+    "memory_due",  # real memory: when an access has something to do next, before which nobody looks
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
     "asked",  # rows of Shared.outbox that are in use
@@ -199,13 +200,14 @@ SM = record(
     ("of_kind", np.uint64, KINDS),  # whose next instruction goes to a kind of unit
     ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
+    ("early", np.uint64),  # may be on the wheel before `ready`
     "last_fetched",
     "next_exit",  # the earliest cycle in which one of `exiting` is complete
     "next_back",  # the earliest cycle in which a line of `missing` is there
     # counters
     "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
     "resident_warp_cycles",
-    "window window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
+    "window window_end window_issued",  # the one of Record.windows that it is in, and issues in it, not there yet
     # SMs that do the same (equal_sms.py); numbers of SMs are one too high, 0: none
     "follows next_follower",  # whom, and the next that follows the same; of one that is followed the first
     "strays",  # one that follows: its caches say something else; one that is followed: those of one of them do
@@ -413,7 +415,7 @@ class Slices(NamedTuple):
 CHANNEL = record("turn first_bank pending draining", "commands", "burst row write read")
 BANK = record(
     "open_row",  # row + 1, 0: none
-    "request writes",  # in service, and does it write?
+    "request writes ready",  # in service, does it write, and from when on a command to the bank may be possible
     "first last count",  # of those that wait
     "served_row",  # row + 1
     "read write row_active row_cycle precharge written was_read",  # free from

@@ -43,16 +43,21 @@ def visit_from(sm, w, ready, time):
         place = min(ready, time + WHEEL - 1) & (WHEEL - 1)
         sm.wheel[place] |= bit(w)
         sm.wheel_used |= bit(place)
+        if ready >= time + WHEEL:
+            sm.early |= bit(w)
 
 
 def turn_wheel(sm, time):
-    """Warps whose `ready` has come by `time` become visitable; those further ahead go round again. One that a barrier
-    holds was put there by an instruction issued before it in the same cycle."""
+    """Warps whose `ready` has come by `time` become visitable; of those that may be early, those further ahead go round
+    again. One that a barrier holds was put there by an instruction issued before it in the same cycle."""
     place = time & (WHEEL - 1)
     left = sm.wheel[place] & ~sm.held
     sm.wheel[place] = 0
     sm.wheel_used &= ~bit(place)
-    for w in members(left):
+    sm.visitable |= left & ~sm.early
+    for w in members(left & sm.early):
+        if sm.warps.ready[w] <= time:
+            sm.early &= ~bit(w)
         visit_from(sm, w, sm.warps.ready[w], time)
 
 

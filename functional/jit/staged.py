@@ -197,7 +197,7 @@ class Body(Memory):
                     self.names[name] = self.value(each)
                     self.statements(body)
             case ast.For(ast.Name(name), ast.Call(of, [whole]), body) if self.value(of) is members:
-                self.go_through(name, self.value(whole), body)
+                self.go_through(name, self.converted(self.value(whole), Word("", SET)), body)
             case ast.For():
                 self.count_through(node)
             case ast.Break() | ast.Continue():
