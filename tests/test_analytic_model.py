@@ -178,7 +178,7 @@ def test_warps_that_take_turns_ask_first_and_work_then():
     assert all(in_step > 1.1 * out_of_step for in_step, out_of_step in zip(*cycles.values(), strict=True))
 
 
-@pytest.mark.parametrize("gpu, near", [("rtx3070", 0.01), ("gtx480", 0.2)])  # write-backs of few ways are not foreseen
+@pytest.mark.parametrize("gpu, near", [("rtx3070", 0.01), ("gtx480", 0.25)])  # write-backs of few ways are not foreseen
 def test_local_memory_is_of_each_warp_and_its_stores_stay_where_l1d_keeps_them(gpu, near):
     formula, detailed = (
         run("micro_local_spill", load_gpu(gpu), model=m).launches[0].caches for m in ("analytic", "detailed")

@@ -12,7 +12,8 @@ import pytest
 
 import abstim
 from abstim.application.device_memory import DeviceMemory
-from abstim.application.triton_kernels import TENSOR_MAP, HostRanges, expanded, translate
+from abstim.application.host_ranges import HostRanges, translate
+from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import load_gpu
 from functional.errors import InputError
 from functional.launches.views import TensorMap

@@ -21,7 +21,7 @@ import numpy as np
 from functional.arrays import Int64, UInt64
 from functional.errors import InputError, PtxError, refuse
 from functional.gpu_recording.cuda import CudaDevice
-from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, space_of
+from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, access_of, space_of
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, Memory
@@ -278,6 +278,7 @@ class _Code(PieceCode):
         assert instruction.address is not None  # `words_of` refuses all else
         space = space_of(self.slots, instruction, instruction.address)
         guard, size = words.get(GUARD), instruction.access_bytes
+        stored = access_of(instruction)[0] if instruction.opcode == "st" else 0
         matrices = len(instruction.writes()) if instruction.opcode == "ldmatrix" else 0
         if matrices:
             size = 16
@@ -290,7 +291,7 @@ class _Code(PieceCode):
             if instruction.opcode in ("atom", "red"):
                 record_atomic(frame, space, size, parts)
             else:
-                record_access(frame, space == "shared", size, parts)
+                record_access(frame, space == "shared", size, parts, stored)
 
         return step if guard is None else _guarded(guard, step)
 
