@@ -194,11 +194,11 @@ def test_local_memory_is_looked_up_in_an_l1d_that_global_accesses_pass_by():
 
 
 def test_batches_of_a_loop_are_chosen_as_if_by_chance():
-    """Of the twelve loads of a thread, one after the other, the first finds no sector of its line; of 36 batches that
+    """Of the twelve loads of a thread, one after the other, the first finds no sector of its line; of 67 batches that
     are looked at, within a standard deviation."""
     gpu = load_gpu("rtx3070")
     summary, _ = own_look(open_session("kmeans_invert_mapping"), 0, gpu)
-    assert summary.tables.misses[0, 1 + L1_NODES, -1] == pytest.approx(2 / 12, abs=0.062)
+    assert summary.tables.misses[0, 1 + L1_NODES, -1] == pytest.approx(2 / 12, abs=0.05)
 
 
 def test_a_lone_warp_takes_the_engines_time():

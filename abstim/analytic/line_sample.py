@@ -12,9 +12,9 @@ from functional.jit.marked import zero
 from functional.traces.line_record import MOST_PLACES
 
 # Of a launch's lines one of every 2, 4, ... stands for all, so that a part of its line records is looked at, or so many
-LOOKED_AT, LEAST_USES = 16, 1 << 10
-MANY_USES = 1 << 12  # of lines that stand for all and others
-WAITED = 1 << 9  # line records of batches of loads that are looked at, or so
+LOOKED_AT, LEAST_USES = 16, 1 << 9
+MANY_USES = 1 << 13  # of lines that stand for all and others
+WAITED = 1 << 10  # line records of batches of loads that are looked at, or so
 LEAST_PLACES = 64  # of a hash map
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
 

@@ -21,7 +21,7 @@ from precharacterize.classify import Kind
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
 WALKED, MOST_WALKED = 64, 1 << 15
-MOST_USES = 1 << 12  # of lines that are looked at, by the SMs whose L1D is
+MOST_USES = 1 << 13  # of lines that are looked at, by the SMs whose L1D is
 FIRST_LOCAL = 1 << 31
 NO_REGISTER = np.uint64(0)
 ALIKE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow

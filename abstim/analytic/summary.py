@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
 
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
-LEAST_WALKED = 1 << 9  # of them, of those walked one by one
+LEAST_WALKED = 1 << 10  # of them, of those walked one by one
 MOST_PHASES = 1 << 12  # of warps that are walked, from barrier to barrier
 LEAST_LINES = 1 << 8  # whose uses are looked at
 
