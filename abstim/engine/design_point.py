@@ -294,7 +294,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
     "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_dense_banks", "l1d_bypass", "l1d_write",
-    "l1d_write_allocate", "l1d_fifo", "posted_stores", "partial_sectors", "shared_collectors", "side_by_side",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
     "crossbar_repeats", "crossbar_output_queues", "l2_coalesces", "l2_partitions", "slice_random", "slice_spread",
