@@ -108,7 +108,7 @@ def reply(shared, n, place, time):
 def are_a_sectors(words):
     """Are there as many words in a set as a sector has? Then the reference takes the sector for whole."""
     number = 0
-    while words:
+    while words and number <= SECTOR_BYTES // 4:
         words, number = words & (words - 1), number + 1
     return number == SECTOR_BYTES // 4
 

@@ -16,6 +16,7 @@ from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
 from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
 from functional.jit.marked import zero
+from functional.traces.line_record import EACH_SECTOR, SPREAD
 from functional.traces.trace import SECTOR_BYTES
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
@@ -25,7 +26,6 @@ BURST_CYCLES = WINDOW_CYCLES * 7 // 12  # of a window: what a switch that queues
 FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
-SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
 
 
 def open_row(walk, caches, channel, local, sectors):
@@ -111,7 +111,7 @@ def join(row, sectors, most):
 
 def ask_first(row, sectors, is_coming):
     """Sectors of a line, of which others may be coming, are asked for: one waits for each."""
-    first = (sectors * SPREAD) & ONE_EACH
+    first = (sectors * SPREAD) & EACH_SECTOR
     row.joined = ((row.joined if is_coming else 0) & ~(first * 255)) | first
 
 

@@ -38,7 +38,7 @@ DTYPES = {
     "thread_blocks": "<i8", **dict.fromkeys((*OFFSETS, *COUNTS), "<i8"),
     **dict(zip(STREAMS, ("<u2", "<u4", "<u4", "u1"), strict=True)), "partial_at": "<i8", "partial_words": "<u4",
 }  # fmt: skip
-PARTIAL_BYTES = 12
+PARTIAL_BYTES = 12  # of what is said of one store that leaves words out
 _WORTH_COPYING = 1 << 22  # bytes below which starting threads takes as long as it saves
 
 
@@ -130,9 +130,8 @@ def concatenate(traces: Sequence[Trace], warps_per_block: int, threads: int = 1)
         for stream, name in STREAMS.items():
             target = whole[name][warps[number] + 1 : warps[number + 1] + 1]
             np.add(getattr(trace, name)[1:], starts[stream][number], out=target)
-        whole["partial_at"][starts["partial_at"][number] : starts["partial_at"][number + 1]] += starts["records"][
-            number
-        ]
+        first, stop = starts["partial_at"][number : number + 2]
+        whole["partial_at"][first:stop] += starts["records"][number]
 
     if threads == 1 or sum(array.nbytes for array in whole.values()) < _WORTH_COPYING:
         list(map(copy, range(len(traces))))
