@@ -197,7 +197,8 @@ class TimedLaunch:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
         the lanes that are run."""
         is_made = point.cut.is_cut and point.walked.is_walked
-        with nullcontext() if is_made else self._lock:
+        # `Warps.starts` are written anew for the items of each point: those of several cuts take turns
+        with nullcontext() if is_made and len(self._cut) == 1 else self._lock:
             return self._follow(point, most_work)
 
     def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
