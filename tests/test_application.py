@@ -54,7 +54,7 @@ def stub_of_the_driver(folder):
 def libraries():
     """What stands in place of CUDA's libraries; optimising it takes longer than the tests, and is done at night."""
     with pytest.MonkeyPatch.context() as patch:
-        options = tuple(of("-O0", option) if option == "-O2" else option for option in runtime_environment._OPTIONS)
+        options = tuple(of("-O0", option) if option == "-O1" else option for option in runtime_environment._OPTIONS)
         patch.setattr(runtime_environment, "_OPTIONS", options)
         yield
 
@@ -195,7 +195,9 @@ def test_an_interrupt_keeps_what_is_done(build, monkeypatch, capfd):
 
 def test_a_program_does_not_outlive_abstim(build):
     """However that ended: standard output, which both have, closes with the last of them."""
-    command = [sys.executable, "-m", "abstim", "app", build("idle")]
+    options = f"runtime_environment._OPTIONS = {runtime_environment._OPTIONS}"
+    started = f"from abstim.application import runtime_environment; {options}; from abstim.cli import main; main()"
+    command = [sys.executable, "-c", started, "app", build("idle")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"idle\n"
         process.kill()

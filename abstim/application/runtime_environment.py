@@ -23,7 +23,7 @@ NVRTC = Path(__file__).parent / "nvrtc" / "machine_code.c"
 # File name of CUDA's runtime -> its major version, which decides how some structures are laid out
 RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
 DRIVER = "libcuda.so.1"
-_OPTIONS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden")
+_OPTIONS = ("-shared", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden")
 _LINKED = ("-Wl,-Bsymbolic", "-Wl,-z,defs", "-pthread", "-ldl")
 
 

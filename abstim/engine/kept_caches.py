@@ -1,6 +1,9 @@
 """What the caches hold between two launches of a run."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,13 +14,67 @@ from functional.arrays import Int64
 FLUSHES = ("all", "data", "l1", "l1d", "none")
 
 
+class Ways(NamedTuple):
+    """The ways of a cache that have ever held a line: `placed` as in the state, as far as any SM's list goes; where
+    they lie in the arrays of the state; and of those arrays, by name, what they hold."""
+
+    placed: np.ndarray
+    at: tuple[np.ndarray, ...]
+    columns: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, cache: Any, *names: str) -> Ways:
+        """Whatever was on its way has arrived, and nobody waits."""
+        longest = int(cache.placed[..., 0].max())
+        placed = cache.placed[..., : 1 + longest].copy()
+        used = np.arange(longest) < placed[..., :1]
+        at = *np.nonzero(used)[:-1], placed[..., 1:][used]
+        found = cls(placed, at, {name: getattr(cache, name)[at] for name in ("tag", "last_use", *names)})
+        if "line" in names:
+            line = found.columns["line"]
+            line["valid"] |= line["coming"]
+            for name in ("coming", "joined", "waiting", "waiting_last"):
+                line[name] = 0
+        if "there" in names:
+            found.columns["there"][:] = 0
+        if "sector_there" in names:
+            there = found.columns["sector_there"]
+            there[there != NEVER] = 0
+        return found
+
+    def put(self, cache: Any) -> None:
+        """Into a cache that holds nothing."""
+        cache.placed[..., : self.placed.shape[-1]] = self.placed
+        for name, column in self.columns.items():
+            getattr(cache, name)[self.at] = column
+
+
+class FirstLevel(NamedTuple):
+    """Of the SMs; `stamp` is the clock of the last use of lines. Where lines were found last is forgotten: the next
+    launch may leave L1D fewer ways."""
+
+    l1i: Ways
+    const: Ways
+    texture: Ways
+    l1d: Ways | None  # None: empty
+    stamp: np.ndarray
+
+
+class Below(NamedTuple):
+    """Of what the SMs share: `uses` is the clock of L2's lines; the open rows of DRAM's banks."""
+
+    l2: Ways
+    uses: np.ndarray
+    open_row: np.ndarray
+    served_row: np.ndarray
+
+
 @dataclass
 class Caches:
-    """Tags of all caches of a GPU, those of the SMs and L2, and the open DRAM rows, as arrays of the state by name:
-    "l1d tag". Empty at first (None). Whatever was on its way has arrived."""
+    """All caches of a GPU, those of the SMs and L2, and the open DRAM rows. Empty at first (None)."""
 
-    first_level: dict[str, np.ndarray] | None = None
-    below: dict[str, np.ndarray] | None = None
+    first_level: FirstLevel | None = None
+    below: Below | None = None
 
     def flush(self, what: str) -> None:
         """Invalidate what one of FLUSHES names."""
@@ -26,57 +83,35 @@ class Caches:
         if what == "all":
             self.below = None
         if what == "l1d" and self.first_level is not None:
-            for name, column in self.first_level.items():
-                if name.startswith("l1d "):
-                    column[:] = 0
+            self.first_level = self.first_level._replace(l1d=None)
 
     def put(self, state: State) -> None:
         """Fill a new launch's state with what is kept."""
-        for kept, columns in ((self.first_level, _first_level), (self.below, _below)):
-            if kept is not None:
-                for name, column in columns(state).items():
-                    column[:] = kept[name]
-        for cache in (state.l1i, state.const, state.texture, state.l1d):
-            cache.there[:] = 0
+        if (kept := self.first_level) is not None:
+            for name, ways in kept._asdict().items():
+                if isinstance(ways, Ways):
+                    ways.put(getattr(state, name))
+            state.sm["stamp"] = kept.stamp
+        if (below := self.below) is not None:
+            below.l2.put(state.shared.l2)
+            state.shared.l2.uses[:] = below.uses
+            state.shared.channels.banks["open_row"] = below.open_row
+            state.shared.channels.banks["served_row"] = below.served_row
 
     def take(self, state: State) -> None:
-        """Keep what a finished launch leaves. Where lines were found last is forgotten: the next launch may leave L1D
-        fewer ways."""
-        self.first_level = {name: column.copy() for name, column in _first_level(state).items()}
-        _arrive(self.first_level["l1d line"])
-        there = self.first_level["l1d sector_there"]
-        there[there != NEVER] = 0
+        """Keep what a finished launch leaves."""
+        l1i, const, texture = (Ways.of(cache, "there") for cache in (state.l1i, state.const, state.texture))
+        l1d = Ways.of(state.l1d, "there", "sector_there", "line")
+        self.first_level = FirstLevel(l1i, const, texture, l1d, state.sm["stamp"].copy())
         if not state.machine["perfect_memory"]:
-            self.below = {name: column.copy() for name, column in _below(state).items()}
-            _arrive(self.below["l2 line"])
+            l2, banks = state.shared.l2, state.shared.channels.banks
+            rows = banks["open_row"].copy(), banks["served_row"].copy()
+            self.below = Below(Ways.of(l2, "line"), l2.uses.copy(), *rows)
 
     @property
     def l2_lines(self) -> Int64[np.ndarray, " line"]:
         """Numbers of the lines that L2 holds, in no order."""
         if self.below is None:
             return np.empty(0, np.int64)
-        tag = self.below["l2 tag"]
+        tag = self.below.l2.columns["tag"]
         return tag[tag > 0].astype(np.int64) - 1
-
-
-PARTS = ("tag", "last_use", "placed")
-
-
-def _first_level(state: State) -> dict[str, np.ndarray]:
-    """What is kept of the SMs; `stamp` is the clock of the last use of lines."""
-    caches = {"l1i": state.l1i, "const": state.const, "texture": state.texture, "l1d": state.l1d}
-    tags = {f"{name} {part}": getattr(cache, part) for name, cache in caches.items() for part in PARTS}
-    return tags | {"l1d sector_there": state.l1d.sector_there, "l1d line": state.l1d.line, "stamp": state.sm["stamp"]}
-
-
-def _below(state: State) -> dict[str, np.ndarray]:
-    """What is kept of what the SMs share."""
-    banks = {name: state.shared.channels.banks[name] for name in ("open_row", "served_row")}
-    return {f"l2 {name}": column for name, column in state.shared.l2._asdict().items()} | banks
-
-
-def _arrive(line: np.ndarray) -> None:
-    """Nothing of the lines of L1D or L2 is on its way any more, and nobody waits."""
-    line["valid"] |= line["coming"]
-    for name in ("coming", "joined", "waiting", "waiting_last"):
-        line[name] = 0
