@@ -113,3 +113,24 @@ def test_a_bank_that_nobody_else_wants_answers_within_a_turn() -> None:
 def test_the_same_cycles_every_time() -> None:
     again = abstim.run("nn_euclid", "gtx480", ["perfect_memory=false"])
     assert [launch.cycles for launch in again.launches] == [launch.cycles for launch in run("nn_euclid").launches]
+
+
+PLACE = (
+    "ld.param.u64 %rd1, [x]; mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x;"
+    "mad.lo.u32 %r1, %r2, %r3, %r1; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;"
+)
+LOAD = PLACE + "ld.global.u32 %r4, [%rd3]; add.u32 %r5, %r4, 1;"
+
+
+@pytest.mark.parametrize(
+    "body, blocks, threads, cycles",
+    [("", 1, 32, 275), ("", 15, 32, 327), (PLACE, 1, 32, 555), (PLACE, 5, 32, 564), (PLACE, 6, 32, 676),
+     (PLACE, 15, 32, 689), (LOAD, 1, 32, 864), (LOAD, 6, 256, 1011)],
+)  # fmt: skip
+def test_the_first_cycles_are_the_references(body: str, blocks: int, threads: int, cycles: int, tmp_path: Path) -> None:
+    """Code, parameters and data that nobody has read before, by GPGPU-Sim: one row of a bank after the other, and from
+    the sixth SM on the second sector of the parameters once more."""
+    registers = ".reg .b32 %r<9>; .reg .b64 %rd<9>;"
+    (tmp_path / "k.ptx").write_text(f"{HEADER}.visible .entry k(.param .u64 x) {{ {registers} {body} ret; }}")
+    session = open_session(ptx_case(str(tmp_path / "k.ptx"), "", [blocks], [threads], ["buf:u32:16384"]))
+    assert abs(abstim.run(session, load_gpu("gtx480")).totals["cycles"] - cycles) <= 1

@@ -1,6 +1,9 @@
 """Where a line lies: channel, slice, set, bank and row (docs/timing-rules.md, rule 11)."""
 
 from abstim.engine.state import READ
+from functional.traces.trace import LINE_BYTES
+
+CHANNEL_LINES = (1 << 28) // LINE_BYTES
 
 
 def hashed(index, above, residues):
@@ -59,8 +62,9 @@ def l2_set_of(m, in_slice):
 
 
 def row_of(m, local):
-    """The DRAM row of a line by its number in the channel."""
-    return local >> m.row_log2
+    """The DRAM row of a line by its number in the channel, of which the reference's GPUs look at 28 bits
+    (gpgpu_mem_addr_mapping): what lies 256 MiB further on is in the same row."""
+    return (local if m.slice_spread else local & (CHANNEL_LINES - 1)) >> m.row_log2
 
 
 def bank_of(m, local):

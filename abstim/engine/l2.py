@@ -5,11 +5,11 @@ from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.coalescer import answer_followers, coalesce
 from abstim.engine.l1d import write_sectors
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
+from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, TO_CONST, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle, take_way
 from functional.jit.marked import add, outlined
-from functional.traces.trace import SECTOR_BYTES
+from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 
 def first_way(m, n, request):
@@ -159,10 +159,39 @@ def hit(shared, n, queue, place, k, time):
     reply(shared, n, place, time)
 
 
+def known_by(m, request):
+    """The sector by which a read is known while it is on its way. The reference's packets of 64 B, which on a Fermi only
+    constants are that are read, have the address of the first for both sectors (breakdown_request_to_sector_requests):
+    the second is answered with the first, and is not there afterwards."""
+    sectors = request.sectors
+    if m.coalesced_bytes or m.const_line_bytes >= LINE_BYTES or request.who != TO_CONST:
+        return sectors
+    return sectors & 5 | (sectors & 10) >> 1
+
+
+def join_answered(shared, n, queue, place, k):
+    """A read of a sector that is not there, known by one whose reads are being answered, is answered behind them: 1 if
+    it is, 0 if there are too many, -1 if none is left."""
+    filled, rows, m, left = shared.slices.filled[n], shared.requests.rows, shared.machine, 0
+    request, other = rows[place - 1], filled.first
+    for _ in range(filled.count):
+        known = rows[other - 1]
+        left += known.line == request.line and known_by(m, known) == known_by(m, request)
+        other = known.next
+    if left == 0:
+        return -1
+    if left >= m.l2_mshr_merges:
+        return 0
+    append(rows, filled, take(rows, queue))
+    count(shared, request, False)
+    use(shared.l2, k)
+    return 1
+
+
 def join(shared, queue, place, k):
     """A read of a sector that is on its way waits with the others; false if there are too many."""
     line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
-    j = number_of(request.sectors)
+    j = number_of(known_by(shared.machine, request))
     if line.joined[j] >= shared.machine.l2_mshr_merges:
         return False
     take(rows, queue)
@@ -210,8 +239,9 @@ def miss(shared, n, queue, place, k, first, time):
         k = place_line(shared, n, request, first, time)
         if k < 0:
             return False
-    line, j = l2.line[k], number_of(request.sectors)
-    line.coming |= request.sectors
+    known = known_by(m, request)
+    line, j = l2.line[k], number_of(known)
+    line.coming |= known
     line.joined[j], line.waiting[j] = 1, 0
     use(l2, k)
     count_register(slices, n, request, 1)
@@ -235,8 +265,12 @@ def access(shared, n, queue, time):
     if k >= 0 and l2.line[k].valid & request.sectors:
         hit(shared, n, queue, place, k, time)
         return True
-    if k >= 0 and l2.line[k].coming & request.sectors:
+    if k >= 0 and l2.line[k].coming & known_by(m, request):
         return join(shared, queue, place, k)
+    if k >= 0 and known_by(m, request) != request.sectors:
+        joined = join_answered(shared, n, queue, place, k)
+        if joined >= 0:
+            return joined > 0
     return miss(shared, n, queue, place, k, first, time)
 
 
@@ -245,8 +279,9 @@ def fill(shared, n, place):
     l2, rows, request = shared.l2, shared.requests.rows, shared.requests.rows[place - 1]
     m, filled = shared.machine, shared.slices.filled[n]
     k = find(l2.tag, first_way(m, n, request), m.l2_ways, request.line)
-    line, j = l2.line[k], number_of(request.sectors)
-    line.coming &= ~request.sectors
+    known = known_by(m, request)
+    line, j = l2.line[k], number_of(known)
+    line.coming &= ~known
     line.valid |= request.sectors
     count_register(shared.slices, n, request, -1)
     while place:
@@ -346,10 +381,11 @@ def advance_slice(shared, n, time):
     for _ in range(m.l2_reply_sectors):
         if slices.replying[n].count:
             send_reply(shared, n, time)
-    if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
-        reply(shared, n, take(rows, slices.filled[n]), time)
-    changed = slices.from_dram[n].count > 0
+    changed = slices.filled[n].count > 0 and slices.replying[n].count < m.l2_queue
     if changed:
+        reply(shared, n, take(rows, slices.filled[n]), time)
+    if slices.from_dram[n].count:
+        changed = True
         fill(shared, n, take(rows, slices.from_dram[n]))
     missing = slices.missing[n].count
     passed = pass_misses(shared, n, time)

@@ -6,11 +6,12 @@ from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_
 from abstim.engine.state import IN_FLIGHT, NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, oldest_idle, place, touch, victim
 from functional.jit.marked import members
-from functional.traces.trace import LINE_BYTES
+from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 COMING = NEVER + 1  # when a line is there: not known
-# Where instructions and constants lie among the lines of memory: apart from each other and from global memory
-CODE_LINE, CONST_LINE = 0xF000_0000 // LINE_BYTES, 0x1_0000_0000 // LINE_BYTES
+# Where they lie among the lines of memory: apart from each other and from global memory. Parameters fall to the bank of
+# the first byte of all, where the reference has them.
+CODE_LINE, CONST_LINE, PARAM_LINE = (at // LINE_BYTES for at in (0xF000_0000, 0x1_0000_0000, 0x1_8000_0000))
 
 
 def supply(c, time):
@@ -99,7 +100,8 @@ def const_lookup(c, line, access, due, time):
     sm, m, const = c.sm, c.machine, c.const
     wide, room = m.const_line_bytes >= LINE_BYTES, sm.consts_coming < m.const_mshrs
     sectors = WHOLE_LINE if wide else 3 << (2 * (line & 1))
-    below = CONST_LINE + (line if wide else line >> 1)
+    below = line if wide else line >> 1
+    below += CONST_LINE if below < PARAM_WINDOW_LINE else PARAM_LINE - PARAM_WINDOW_LINE
     k, missed = look_up(c, const, m.const_sets, m.const_ways, line, below, sectors, TO_CONST, room, True, due + 1)
     if k < 0:
         return False

@@ -86,4 +86,6 @@ class Map:
             local = self._spread(line)[1]
         lowest, row = local // (spec.slice_interleave_bytes // 128) % 2, local * 128 // spec.dram_row_bytes
         bank = local * 128 * 8 // spec.dram_row_bytes * 2 + lowest
-        return (bank + (spread(row) if turned else 0)) % spec.dram_banks, row
+        if not turned:
+            return bank % spec.dram_banks, local * 128 % 2**28 // spec.dram_row_bytes
+        return (bank + spread(row)) % spec.dram_banks, row

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from abstim.gpu.config import Gpu
-from functional.traces.trace import LOCAL_WINDOW_LINE
+from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
-from oracle.memory_side import ATOMIC, EVERY_WORD, READ, WRITE, MemorySide
-from oracle.real_memory import ALL, CONST_LINE, L1d, Lines, Link, Results, Whole
+from oracle.memory_side import ATOMIC, CONST_LINE, EVERY_WORD, READ, WRITE, MemorySide
+from oracle.real_memory import ALL, PARAM_LINE, L1d, Lines, Link, Results, Whole
 from oracle.resources import MEM, NEVER, AtPort, Port
 from precharacterize.classify import Kind
 
@@ -229,7 +229,8 @@ class LoadStoreUnit:
                 return False
             line = self.const.allocate(number, len(sectors))
             self.consts_coming += 1
-            there = CONST_LINE + (number if wide else number // 2)
+            there = number if wide else number // 2
+            there += PARAM_LINE - PARAM_WINDOW_LINE if there >= PARAM_WINDOW_LINE else CONST_LINE
             filled = line
             self.link.send(there, sectors, READ, lambda _, due: self._constant_comes(filled, due), p.entry + 1)
         self.const.use(line)

@@ -10,6 +10,7 @@ from oracle.address_map import Map
 
 READ, WRITE, ATOMIC = 0, 1, 2
 EVERY_WORD = 0xFFFFFFFF  # of a line, as bits
+CONST_LINE = 0x100000000 // 128  # from which on constants and parameters lie
 UNITS = 64  # a cycle's; replies leave and come at a multiple of them
 
 
@@ -215,13 +216,19 @@ class Slice:
         free[request.sm] = max(UNITS * self.now, free[request.sm]) + UNITS // self.back.width
         self.back.outputs[request.sm].append((request, -(-free[request.sm] // UNITS), self.number))
 
+    def _known_by(self, request: Request) -> int:
+        """On a Fermi both sectors of a constant line, of 64 B, are known by the first."""
+        sector, spec = request.sectors[0], self.spec
+        constant = request.line >= CONST_LINE and spec.coalescing == "fermi" and spec.const_line_bytes == 64
+        return sector // 2 * 2 if constant else sector
+
     def _fill(self, request: Request) -> None:
         sector = request.sectors[0]
         line = self._line(request.line)
         assert line is not None
         line.valid.add(sector)
         self.registers[request.home == self.number] -= 1
-        for each in line.waiting.pop(sector):
+        for each in line.waiting.pop(self._known_by(request)):
             if each.kind == ATOMIC:
                 line.dirty.add(sector)
             self.filled.append(each)
@@ -330,12 +337,15 @@ class Slice:
             self._count(request, False)
             self._reply(request)
             return True
-        if line is not None and sector in line.waiting:
-            if len(line.waiting[sector]) >= self.spec.l2_mshr_merges:
-                return False
-            line.waiting[sector].append(request)
-            self._count(request, False)
-            return True
+        known = self._known_by(request)
+        answered = [r for r in self.filled if (r.line, self._known_by(r)) == (request.line, known)]
+        for joined in [line.waiting.get(known), answered if known != sector else None] if line is not None else []:
+            if joined:
+                if len(joined) >= self.spec.l2_mshr_merges:
+                    return False
+                (self.filled if joined is answered else joined).append(request)
+                self._count(request, False)
+                return True
         here = request.home == self.number
         if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers[here] >= self.spec.l2_mshrs:
             return False
@@ -344,7 +354,7 @@ class Slice:
         line = line or self._room(request.line, time)
         if line is None:
             return False
-        line.waiting[sector] = [request]
+        line.waiting[known] = [request]
         self.registers[here] += 1
         request.from_dram = True
         self._count(request, True)

@@ -9,7 +9,8 @@ from abstim.gpu.config import Gpu
 from oracle.l1d import set_of
 from oracle.memory_side import EVERY_WORD, READ, UNITS, WRITE, MemorySide, Request
 
-CODE_LINE, CONST_LINE = 0xF0000000 // 128, 0x100000000 // 128  # where instructions and constants lie
+CODE_LINE = 0xF0000000 // 128  # where instructions lie,
+PARAM_LINE = 0x180000000 // 128  # and parameters
 ALL = (0, 1, 2, 3)  # sectors of a line
 MOST_ON_THEIR_WAY = 4096  # sectors; the oracle is not asked to come there
 Then = Callable[[Request, int], None]  # what becomes of a sector's reply that is due in a cycle
