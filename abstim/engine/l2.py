@@ -160,9 +160,9 @@ def hit(shared, n, queue, place, k, time):
 
 
 def known_by(m, request):
-    """The sector by which a read is known while it is on its way. The reference's packets of 64 B, which on a Fermi only
-    constants are that are read, have the address of the first for both sectors (breakdown_request_to_sector_requests):
-    the second is answered with the first, and is not there afterwards."""
+    """The sector by which a read is known while it is on its way. The reference's packets of 64 B have the address of
+    the first for both sectors (breakdown_request_to_sector_requests), which matters for constants on a Fermi: the
+    second is answered with the first, and is not there afterwards. What counts as its miss is the first such read."""
     sectors = request.sectors
     if m.coalesced_bytes or m.const_line_bytes >= LINE_BYTES or request.who != TO_CONST:
         return sectors
@@ -191,7 +191,8 @@ def join_answered(shared, n, queue, place, k):
 def join(shared, queue, place, k):
     """A read of a sector that is on its way waits with the others; false if there are too many."""
     line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
-    j = number_of(known_by(shared.machine, request))
+    known = known_by(shared.machine, request)
+    j = number_of(known)
     if line.joined[j] >= shared.machine.l2_mshr_merges:
         return False
     take(rows, queue)
@@ -201,8 +202,8 @@ def join(shared, queue, place, k):
     else:
         line.waiting[j] = place
     line.waiting_last[j] = place
+    count(shared, request, known != request.sectors and line.joined[j] == 1)
     line.joined[j] += 1
-    count(shared, request, False)
     use(shared.l2, k)
     return True
 
@@ -245,7 +246,7 @@ def miss(shared, n, queue, place, k, first, time):
     line.joined[j], line.waiting[j] = 1, 0
     use(l2, k)
     count_register(slices, n, request, 1)
-    count(shared, request, True)
+    count(shared, request, known == request.sectors)
     shared.traffic[request.sm].dram_reads += request.home == n
     request.from_dram = 1
     take(shared.requests.rows, queue)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from abstim.gpu.config import Gpu
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
-from oracle.memory_side import ATOMIC, CONST_LINE, EVERY_WORD, READ, WRITE, MemorySide
-from oracle.real_memory import ALL, PARAM_LINE, L1d, Lines, Link, Results, Whole
+from oracle.memory_side import ATOMIC, EVERY_WORD, READ, WRITE, MemorySide
+from oracle.real_memory import ALL, CONST_LINE, PARAM_LINE, L1d, Lines, Link, Results, Whole
 from oracle.resources import MEM, NEVER, AtPort, Port
 from precharacterize.classify import Kind
 
@@ -232,7 +232,8 @@ class LoadStoreUnit:
             there = number if wide else number // 2
             there += PARAM_LINE - PARAM_WINDOW_LINE if there >= PARAM_WINDOW_LINE else CONST_LINE
             filled = line
-            self.link.send(there, sectors, READ, lambda _, due: self._constant_comes(filled, due), p.entry + 1)
+            then = lambda _, due: self._constant_comes(filled, due)  # noqa: E731
+            self.link.send(there, sectors, READ, then, p.entry + 1, constant=True)
         self.const.use(line)
         p.result = max(p.result, p.entry)
         if line.coming:

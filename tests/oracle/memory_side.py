@@ -10,7 +10,6 @@ from oracle.address_map import Map
 
 READ, WRITE, ATOMIC = 0, 1, 2
 EVERY_WORD = 0xFFFFFFFF  # of a line, as bits
-CONST_LINE = 0x100000000 // 128  # from which on constants and parameters lie
 UNITS = 64  # a cycle's; replies leave and come at a multiple of them
 
 
@@ -33,6 +32,7 @@ class Request:
     added: int = 0
     words: int = EVERY_WORD  # that a store writes of the line
     direct: bool = False  # of an instruction, not of a cache that fetches
+    constant: bool = False
     done: int | None = None  # when it was answered, and
     followers: list[Request] = field(default_factory=list)  # reads that are answered with it
 
@@ -219,8 +219,8 @@ class Slice:
     def _known_by(self, request: Request) -> int:
         """On a Fermi both sectors of a constant line, of 64 B, are known by the first."""
         sector, spec = request.sectors[0], self.spec
-        constant = request.line >= CONST_LINE and spec.coalescing == "fermi" and spec.const_line_bytes == 64
-        return sector // 2 * 2 if constant else sector
+        halves = request.constant and spec.coalescing == "fermi" and spec.const_line_bytes == 64
+        return sector // 2 * 2 if halves else sector
 
     def _fill(self, request: Request) -> None:
         sector = request.sectors[0]
@@ -343,8 +343,8 @@ class Slice:
             if joined:
                 if len(joined) >= self.spec.l2_mshr_merges:
                     return False
+                self._count(request, joined is not answered and known != sector and len(joined) == 1)
                 (self.filled if joined is answered else joined).append(request)
-                self._count(request, False)
                 return True
         here = request.home == self.number
         if len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers[here] >= self.spec.l2_mshrs:
@@ -357,7 +357,7 @@ class Slice:
         line.waiting[known] = [request]
         self.registers[here] += 1
         request.from_dram = True
-        self._count(request, True)
+        self._count(request, known == sector)
         self.traffic.dram_reads += here
         self.missing.append(request)
         return True
@@ -554,6 +554,7 @@ class MemorySide:
     def ask(
         self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True,
         added: int = 0, words: int = EVERY_WORD, direct: bool = False, instead: int | None = None,
+        constant: bool = False,
     ) -> int:  # fmt: skip
         """A request sent at `time`; returns its number. `added`: lanes that add to doubles of each of its sectors;
         `instead`: a line to whose slice it goes."""
@@ -562,7 +563,7 @@ class MemorySide:
         home = self.where.slice_of(line if instead is None else instead)
         near = self.where.near(line, sm) if kind == READ else home
         packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added)
-        packet.words, packet.direct, packet.home = words, direct, home
+        packet.words, packet.direct, packet.home, packet.constant = words, direct, home, constant
         self.there.inputs[sm].append((packet, near, time + 1))
         return number
 

@@ -9,8 +9,7 @@ from abstim.gpu.config import Gpu
 from oracle.l1d import set_of
 from oracle.memory_side import EVERY_WORD, READ, UNITS, WRITE, MemorySide, Request
 
-CODE_LINE = 0xF0000000 // 128  # where instructions lie,
-PARAM_LINE = 0x180000000 // 128  # and parameters
+CODE_LINE, CONST_LINE, PARAM_LINE = 0xF0000000 // 128, 0x100000000 // 128, 0x180000000 // 128  # where these begin
 ALL = (0, 1, 2, 3)  # sectors of a line
 MOST_ON_THEIR_WAY = 4096  # sectors; the oracle is not asked to come there
 Then = Callable[[Request, int], None]  # what becomes of a sector's reply that is due in a cycle
@@ -38,7 +37,7 @@ class Link:
 
     def send(
         self, line: int, sectors: tuple[int, ...], kind: int, then: Then | None, time: int, added: int = 0,
-        words: int = EVERY_WORD, direct: bool = False, instead: int | None = None,
+        words: int = EVERY_WORD, direct: bool = False, instead: int | None = None, constant: bool = False,
     ) -> int:  # fmt: skip
         """Ask at `time` at the earliest; returns when. `then` None: nobody waits for it."""
         flits = self._flits(kind, len(sectors))
@@ -46,7 +45,7 @@ class Link:
         self.last_sent, self.free = sent, max(sent, self.free) + flits
         self.waiting_flits += flits
         number = self.side.ask(
-            sent, self.sm, line, sectors, kind, flits, then is not None, added, words, direct, instead
+            sent, self.sm, line, sectors, kind, flits, then is not None, added, words, direct, instead, constant
         )
         if then is not None:
             self.then[number] = then
