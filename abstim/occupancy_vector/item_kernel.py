@@ -489,6 +489,8 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
         misfits += put_items(items, found, done, scratch)
         found += warp.item + 1
     items.offsets[len(leaders)] = found
+    for number in range(len(items.starts)):
+        items.starts[number] = items.offsets[warps.paths[number]]
     scratch.misfits[0] = misfits
 
 
