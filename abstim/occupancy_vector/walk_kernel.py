@@ -16,7 +16,7 @@ from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
 from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
 from functional.jit.marked import zero
-from functional.traces.line_record import EACH_SECTOR, SPREAD
+from functional.traces.line_record import EACH_SECTOR, SPREAD, words_of
 from functional.traces.trace import SECTOR_BYTES
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
@@ -92,6 +92,8 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
             row.there += (sectors_in(sectors) - 1) * (DRAM_CYCLES - L2_CYCLES)
         slice.blocked, slice.free = time, row.there - L2_CYCLES
         return row.there
+    elif not row.joined & words_of(sectors):  # others may be coming
+        return time + L2_CYCLES
     elif held:
         return max(row.there, time + L2_CYCLES)
     # SMs that come to a line one soon after the other go on together: who came later would else overtake who asked
@@ -169,7 +171,8 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
         caches.missed[number] += count
     use(caches, lines, k)
-    wait_for(walk, found, lines.row[k], access, time)
+    if lines.row[k].joined & words_of(wanted):
+        wait_for(walk, found, lines.row[k], access, time)
     return time
 
 
