@@ -439,6 +439,7 @@ def test_an_l2_slice_stands_still_when_too_many_wait_for_a_sector():
         ("nw", 0, "gtx480_perfect", 0.002),  # a lone warp: fetches, operands, loads that miss L1D
         ("dct8x8", 1, "rtx3070", 0.02),  # all SMs ask for a line at once, whose sectors come one after the other
         ("batchnorm_relu", 0, "qv100", 0.08),  # loads that wait for a line are counted by sector
+        ("simple_convolution", 0, "rtx3070", 0.015),  # sectors of lines of which others are on their way
         ("spmv_csr", 0, "rtx3070", 0.04),  # seven SMs of 46, which know how long the longest rows take
         ("relu", 0, "gtx480", 0.06),  # instruction lines come through the servers that data does
     ],
