@@ -21,7 +21,7 @@ from precharacterize.synchronisation import splits_blocks
 from precharacterize.table import UNITS
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
-measure, sort_warps, cut_paths = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_paths"))
+measure, sort_warps, cut_into = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_into"))
 
 # Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
 MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic", "l1d_miss")  # by SHARED, CONST, HIT, ATOMIC_LATENCY, MISS
@@ -89,7 +89,7 @@ def cut(
     if chosen is not None:
         rows["work"] = chosen
     lent, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, warps.longest)
-    cut_paths(code._replace(instructions=rows), warps.traced, shape_of(gpu), warps.lent.held, lent.held, scratch)
+    cut_into(code, warps.traced, rows, shape_of(gpu), warps.lent.held, lent.held, scratch)
     count = int(lent.value.offsets[-1])
     lent.fit((count, count, count * len(rec.TERMS), warps.paths + 1, warps.warps))
     if scratch.misfits[0] and chosen is None:

@@ -49,15 +49,6 @@ class Shared:
     turn: Lock = field(default_factory=Lock, kw_only=True)
 
 
-class CutItems(Shared):
-    """A launch as a GPU's pipeline and fetch see it, Items: the same for all GPUs that agree in `Reading.items`."""
-
-    @property
-    def items(self) -> rec.Items:
-        """What it is cut into."""
-        return self.lent.value  # type: ignore[no-any-return]
-
-
 @dataclass
 class Walked(Shared):
     """A launch, dealt and walked through the caches of a design point, Told."""
@@ -96,8 +87,8 @@ class DesignPoint(NamedTuple):
     residents: int  # thread blocks an SM holds
     inputs: LaunchInputs
     warps: Sorted
-    cut: CutItems
-    nominal: CutItems
+    cut: Shared  # Items, of all GPUs that agree in `Reading.items`; those that caches are walked with
+    nominal: Shared
     walked: Walked
 
     @property
@@ -119,7 +110,7 @@ class DesignPoint(NamedTuple):
     def lanes(self) -> rec.Lanes:
         """Those that are run."""
         _, lanes = self.of.follow(self, 0)
-        items, told, warps = self.cut.items, self.walked.told, self.warps.value
+        items, told, warps = self.cut.lent.value, self.walked.told, self.warps.value
         count = int(items.offsets[-1])
         streams = rec.Streams(
             items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], items.starts,
@@ -140,8 +131,8 @@ class TimedLaunch:
         touched = session.once_of(number, trace, ("touched", number), lambda: in_phases(trace.records).any())
         self.trace = without_phases(trace) if touched else trace
         self._warps: dict[tuple, Sorted] = {}
-        self._cut: dict[tuple, CutItems] = {}
-        self._nominal: dict[tuple, CutItems] = {}
+        self._cut: dict[tuple, Shared] = {}
+        self._nominal: dict[tuple, Shared] = {}
         self._walked: dict[tuple, Walked] = {}
         self._ended: dict[tuple, LaunchOutcome] = {}  # of points that lanes see as one
 
@@ -157,15 +148,18 @@ class TimedLaunch:
         with self._lock:
             warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu, traced))
             made = _kept(self._cut, (touch, own.items), lambda: self._new_cut(inputs, warps, gpu))
-            nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps, timed=False)))
+            nominal = _kept(
+                self._nominal, (touch, own.walked_items),
+                lambda: Shared(empty_items(warps, timed=False), is_made=gpu.spec.perfect_memory),
+            )  # fmt: skip
             walking = touch, own.caches, residents
             walked = _kept(self._walked, walking, lambda: Walked(_new_told(warps, inputs, gpu), walking))
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
-    def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> CutItems:
+    def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> Shared:
         if self.latency_of is None:
-            return CutItems(empty_items(warps))
-        return CutItems(cut(inputs.table, warps, gpu, self.latency_of), is_made=True)
+            return Shared(empty_items(warps))
+        return Shared(cut(inputs.table, warps, gpu, self.latency_of), is_made=True)
 
     def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
         """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others.
@@ -199,9 +193,8 @@ class TimedLaunch:
     def follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
         the lanes that are run."""
-        is_walked = point.walked.is_made or point.gpu.spec.perfect_memory
         with ExitStack() as turns:
-            for own in (point.walked, *(() if is_walked else (point.nominal,)), point.cut):  # in this order: all end
+            for own in (point.nominal, point.walked, point.cut):  # in one order: nobody waits for who waits for him
                 own.turn.acquire()
                 if own.is_made:
                     own.turn.release()
@@ -213,8 +206,8 @@ class TimedLaunch:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
-            not (walked.is_made or point.nominal.is_made or gpu.spec.perfect_memory), not walked.is_made,
-            not point.cut.is_made, per_block, point.residents, walked.fill_count, most_work,
+            not point.nominal.is_made, not walked.is_made, not point.cut.is_made, per_block, point.residents,
+            walked.fill_count, most_work,
         )  # fmt: skip
         code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
         fills = int(told.rows[Told._fields.index("fill_words"), 1])
@@ -233,8 +226,7 @@ class TimedLaunch:
             cut(table, warps, gpu)
         if out["longest"] >= 1 << rec.OCCUPIES_BITS:
             check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
-        point.nominal.is_made |= bool(plan.cuts_nominal)
-        point.cut.is_made = walked.is_made = True
+        point.nominal.is_made = walked.is_made = point.cut.is_made = True
         if plan.walks:
             walked.fill_count, walked.late_count = out["fills"], out["lates"]
         return out, lanes.value

@@ -79,12 +79,12 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
         row.valid |= write_sectors(row, sectors, words)
         return time + L2_CYCLES
     row.valid |= sectors
-    is_coming = row.there - L2_CYCLES > time
+    is_coming, comes = row.there - L2_CYCLES > time, row.there if row.joined & words_of(sectors) else 0
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
         ask_first(row, missed, is_coming)
-        row.there = time + DRAM_CYCLES
+        comes = row.there = time + DRAM_CYCLES
     elif is_coming and join(row, sectors, m.l2_mshr_merges) and not held:
         # The slice takes nothing until what it waits for is there. Sectors that come in packets of their own come after
         # the same one of all others, so that each has to wait.
@@ -92,12 +92,10 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
             row.there += (sectors_in(sectors) - 1) * (DRAM_CYCLES - L2_CYCLES)
         slice.blocked, slice.free = time, row.there - L2_CYCLES
         return row.there
-    elif not row.joined & words_of(sectors):  # others may be coming
-        return time + L2_CYCLES
     elif held:
-        return max(row.there, time + L2_CYCLES)
+        return max(comes, time + L2_CYCLES)
     # SMs that come to a line one soon after the other go on together: who came later would else overtake who asked
-    return time + DRAM_CYCLES if row.there + MEETING_CYCLES >= time + DRAM_CYCLES else max(row.there, time + L2_CYCLES)
+    return time + DRAM_CYCLES if comes + MEETING_CYCLES >= time + DRAM_CYCLES else max(comes, time + L2_CYCLES)
 
 
 def join(row, sectors, most):
