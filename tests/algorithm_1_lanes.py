@@ -45,7 +45,7 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
         starts = np.roll(starts, 1, axis=1)
     none, whole = np.zeros(starts.size, np.int32), np.zeros(starts.size, np.int64)
     streams = Streams(
-        items.rows, items.lane_items, items.terms, whole, starts.ravel(), np.concatenate(dealt), *[none] * 10
+        items.rows, items.lane_items, items.terms, starts.ravel(), whole, np.concatenate(dealt), *[none] * 10
     )
     layout = layout_of(bare, trace.warps_per_block, 1, items.lane_items)._replace(
         priority=policy == "oldest", holding=0

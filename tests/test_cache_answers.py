@@ -27,8 +27,8 @@ def walked(request):
     launch.trace = launch.trace.part(0, 12)
     point = launch.design_point(load_gpu("gtx480", SMALL + sets))
     streams, told, count = point.lanes.streams, point.walked.told, launch.trace.warps_per_block
-    items, warps, traced = point.nominal.items, point.warps.value, point.warps.traced.value
-    walk = Walk(None, *items[1:], *warps[:3], traced.records, traced.words, told.dealt, *room_of(point)[1].value)
+    items, warps, traced = point.nominal.lent.value, point.warps.value, point.warps.traced.value
+    walk = Walk(None, *items[1:4], *warps[:3], traced.records, traced.words, told.dealt, *room_of(point)[1].value)
     numbers = np.arange(12 * count).reshape(12, count)
     return walk, [numbers[streams.dealt[own["first"] : own["stop"]]].ravel().tolist() for own in told.sms], streams
 

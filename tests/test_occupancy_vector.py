@@ -1,8 +1,11 @@
 """The occupancy-vector engine against its oracle, and what it says of kernels."""
 
 import heapq
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from threading import Barrier
+from time import sleep
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +17,7 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
 from abstim.models import model_named
+from abstim.occupancy_vector import timed_launch
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
 from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
@@ -117,7 +121,7 @@ def random_launch(rng, warps):
     accesses, lines = np.concatenate(memory), np.concatenate(lates).astype(np.int32)
     dealt = rng.permutation(blocks).astype(np.int32)
     return Streams(
-        items.rows, items.lane_items, items.terms, offsets.astype(np.int64), np.array(starts, np.int64),
+        items.rows, items.lane_items, items.terms, np.array(starts, np.int64), offsets.astype(np.int64),
         dealt, accesses, np.zeros(len(accesses), np.int32),
         np.array(places, np.int32), lines, np.zeros(len(lines), np.int32),
         *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32), *random_turns(rng, dealt, offsets, len(accesses)),
@@ -217,11 +221,48 @@ def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     assert together == alone and alone[0] > 1.5 * alone[1]
 
 
+def points_of_two_cuts():
+    """Of one launch that is walked once, whose paths are of more items on the second."""
+    launch = TimedLaunch(open_session("spmv_csr", []), 0)
+    gpus = [load_gpu("gtx480", own) for own in ([], ["latency_cycles.int_add=9"])]
+    return [launch.design_point(gpu) for gpu in gpus]
+
+
+def test_a_point_writes_nothing_that_others_read_once_that_is_made():
+    points = points_of_two_cuts()
+    ends = [point.of.follow(point, 1 << 62)[0]["end"] for point in points]
+    shared = [own.held.value for own in (points[0].warps.lent, points[0].walked.lent, *(p.cut.lent for p in points))]
+    before = [array.tobytes() for arrays in shared for array in arrays]
+    assert [point.of.follow(point, 1 << 62)[0]["end"] for point in points] == ends and ends[0] != ends[1]
+    assert [array.tobytes() for arrays in shared for array in arrays] == before
+    points[0].of.follow(points[0], 0)
+    assert [array.tobytes() for arrays in shared for array in arrays] == before
+
+
+def test_what_points_share_is_made_once_and_what_is_made_is_used_side_by_side(monkeypatch):
+    plans, time_launch, points = [], timed_launch.time_launch, points_of_two_cuts()
+
+    def slowly(plan, *rest):
+        plans.append(plan)
+        sleep(0.02)
+        time_launch(plan, *rest)
+
+    def run_with(what, own):
+        monkeypatch.setattr(timed_launch, "time_launch", what)
+        with ThreadPoolExecutor(len(own)) as pool:
+            list(pool.map(lambda point: point.of.follow(point, 0), own))
+
+    run_with(slowly, points * 2)
+    assert sum(plan.walks for plan in plans) == 1 and sum(plan.cuts for plan in plans) == 2
+    both = Barrier(2)  # raises where one waits until the other has ended
+    run_with(lambda *rest: (both.wait(20), time_launch(*rest)), points)
+
+
 def dealt(lengths, sm_count, residents):
     """Thread blocks of each SM, as compiled: a block of a warp each, of so many instructions."""
     count, busy = len(lengths), min(sm_count, len(lengths))
     whole = [np.zeros(size, np.int64) for size in (busy, busy * residents, count)]
-    warps = Warps(*[whole[0]] * 9)._replace(paths=np.arange(count), lengths=np.array(lengths))
+    warps = Warps(*[whole[0]] * 8)._replace(paths=np.arange(count), lengths=np.array(lengths))
     found, told = np.zeros(count, np.int32), np.zeros(busy, TOLD_SM)
     deal(Plan(0, 0, 0, 1, residents, 0, 0), warps, Dealer(np.zeros(busy, QUEUE), *whole[1:]), found, told)
     return [found[own["first"] : own["stop"]].tolist() for own in told]
@@ -398,6 +439,7 @@ def test_an_l2_slice_stands_still_when_too_many_wait_for_a_sector():
         ("nw", 0, "gtx480_perfect", 0.002),  # a lone warp: fetches, operands, loads that miss L1D
         ("dct8x8", 1, "rtx3070", 0.02),  # all SMs ask for a line at once, whose sectors come one after the other
         ("batchnorm_relu", 0, "qv100", 0.08),  # loads that wait for a line are counted by sector
+        ("simple_convolution", 0, "rtx3070", 0.015),  # sectors of lines of which others are on their way
         ("spmv_csr", 0, "rtx3070", 0.04),  # seven SMs of 46, which know how long the longest rows take
         ("relu", 0, "gtx480", 0.06),  # instruction lines come through the servers that data does
     ],

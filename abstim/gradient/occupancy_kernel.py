@@ -91,7 +91,7 @@ def term_slopes(
 ) -> tuple[Int32[np.ndarray, " item_term"], Float64[np.ndarray, "row name"]]:
     """By which row each of TERMS of each item changes with each parameter; the rows, ticks a cycle. Those with a
     latency in them have that one's, the others rows of their own, if any change."""
-    rows, several = point.cut.items.rows, len(LATENCIES)
+    rows, several = point.cut.lent.value.rows, len(LATENCIES)
     found, slopes = np.zeros((len(rows), len(TERMS)), np.int32), np.zeros((several, len(names)))
     for term in ("next", "after_next", "drain", "latency"):
         found[:, TERMS.index(term)] = rows[f"{term}_of"]
@@ -110,7 +110,7 @@ def term_slopes(
 
 def _initiation_slopes(point: DesignPoint, name: str) -> Float64[np.ndarray, "item work"]:
     """Of a class's initiation: its special unit is held longer, or its pool has more work."""
-    rows, own = point.cut.items.rows, INSTRUCTION_CLASSES.index(name) + 1
+    rows, own = point.cut.lent.value.rows, INSTRUCTION_CLASSES.index(name) + 1
     slopes = np.zeros((len(rows), len(WORKS)))
     operation = point.gpu.pipeline.operation(name)
     units = units_of(point.gpu, operation.unit)

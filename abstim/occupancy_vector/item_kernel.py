@@ -457,8 +457,10 @@ def put_items(items, found, done, scratch):
 
 
 def cut_into(code, traced, instructions, shape, warps, items, scratch):
-    """As `cut_paths`. What a path has in common with the longest before it is not cut again; `every`: basic blocks from
-    a mark on that one to the next."""
+    """Items of each path; `instructions`: CODE. `scratch`: a Cutting; `misfits` of it: how many do not fit.
+
+    What a path has in common with the longest before it is not cut again; `every`: basic blocks from a mark on that one
+    to the next."""
     warp, found, misfits, leaders, longest, marks, every = scratch.warps[0], 0, 0, warps.leaders, 0, 0, 1
     most = min(rec.MOST_MARKS, 32 * len(leaders))  # what few paths share is soon cut again
     for k in range(len(leaders)):
@@ -489,9 +491,6 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
         misfits += put_items(items, found, done, scratch)
         found += warp.item + 1
     items.offsets[len(leaders)] = found
+    for number in range(len(items.starts)):
+        items.starts[number] = items.offsets[warps.paths[number]]
     scratch.misfits[0] = misfits
-
-
-def cut_paths(code, traced, shape, warps, items, scratch):
-    """Items of each path, and their `rows`. `scratch`: a Cutting; `misfits` of it: how many do not fit."""
-    cut_into(code, traced, code.instructions, shape, warps, items, scratch)

@@ -21,7 +21,7 @@ from precharacterize.synchronisation import splits_blocks
 from precharacterize.table import UNITS
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
-measure, sort_warps, cut_paths = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_paths"))
+measure, sort_warps, cut_into = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_into"))
 
 # Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
 MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic", "l1d_miss")  # by SHARED, CONST, HIT, ATOMIC_LATENCY, MISS
@@ -46,8 +46,8 @@ class Sorted(NamedTuple):
         return self.lent.value  # type: ignore[no-any-return]
 
 
-_WARPS = rec.ACCESS, *[np.int64] * 5, np.uint64, *[np.int64] * 2
-_ITEMS = rec.ITEM, rec.LANE_ITEM, np.int32, np.int64
+_WARPS = rec.ACCESS, *[np.int64] * 4, np.uint64, *[np.int64] * 2
+_ITEMS = rec.ITEM, rec.LANE_ITEM, np.int32, np.int64, np.int64
 
 
 def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu, traced: Held | None = None) -> Sorted:
@@ -60,7 +60,7 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu, traced: Held | None = 
         )
     code, traced, count = code_of(table, gpu), traced or as_read(trace), len(trace.warp_instructions)
     counts, blocks, places = np.zeros(1, rec.COUNTS), len(table.block_start), 2 << count.bit_length()
-    sizes = count, count + 1, count, count, count, count, blocks, places
+    sizes = count, count + 1, count, count, count, blocks, places
     room = Lent(rec.Warps, _WARPS, (0, *sizes))
     measure(code, traced, room.held, counts)
     room.fit((int(counts["accesses"][0]) + 1, *sizes))
@@ -89,19 +89,20 @@ def cut(
     if chosen is not None:
         rows["work"] = chosen
     lent, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, warps.longest)
-    cut_paths(code._replace(instructions=rows), warps.traced, shape_of(gpu), warps.lent.held, lent.held, scratch)
+    cut_into(code, warps.traced, rows, shape_of(gpu), warps.lent.held, lent.held, scratch)
     count = int(lent.value.offsets[-1])
-    lent.fit((count, count, count * len(rec.TERMS), warps.paths + 1))
+    lent.fit((count, count, count * len(rec.TERMS), warps.paths + 1, warps.warps))
     if scratch.misfits[0] and chosen is None:
         check_fit(lent.value.rows)
     return lent
 
 
 def empty_items(warps: Sorted, keep: bool = False, timed: bool = True) -> Lent:
-    """Room for the Items of all paths; their `rows` if they are to be kept, their `terms` if they are `timed`. Memory
+    """Room for the Items of all paths; their `rows` if they are to be kept, what lanes read if they are `timed`. Memory
     is touched as far as there are items."""
     most = warps.distinct
-    return Lent(rec.Items, _ITEMS, (most * keep, most, most * timed * len(rec.TERMS), warps.paths + 1))
+    sizes = most * keep, most, most * timed * len(rec.TERMS), warps.paths + 1, warps.warps * timed
+    return Lent(rec.Items, _ITEMS, sizes)
 
 
 def new_cutting(registers: int, longest: int) -> rec.Cutting:

@@ -189,8 +189,6 @@ def time_launch(
     if plan.cuts:
         cut_into(code, traced, code.instructions, gpu.shape, warps, items, scratch.cutting)
         out.misfits = scratch.cutting.misfits[0]
-    for warp in range(len(warps.paths)):
-        warps.starts[warp] = items.offsets[warps.paths[warp]]
     number_lanes(gpu, told.found[0], told.sms, scratch.sharing, scratch.numbers)
     out.lanes = find_lanes(told.sms, scratch.numbers, lanes)
     summed(warps, items, told.sms, lanes, out)

@@ -140,7 +140,6 @@ class Warps(NamedTuple):
     accesses: np.ndarray  # ACCESS, those of warp w from offsets[w] on, and one more
     paths: Int64[np.ndarray, " warp"]
     offsets: Int64[np.ndarray, " warp_plus_1"]
-    starts: Int64[np.ndarray, " warp"]  # first item: of the latest items that lanes ran
     lengths: Int64[np.ndarray, " warp"]  # instructions it executes: of timed code others than a trace counts
     leaders: Int64[np.ndarray, " path"]  # a warp of each
     digests: UInt64[np.ndarray, " path"]
@@ -159,6 +158,7 @@ class Items(NamedTuple):
     lane_items: np.ndarray  # LANE_ITEM
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each, in ticks; empty where only accesses are asked for
     offsets: Int64[np.ndarray, " path_plus_1"]
+    starts: Int64[np.ndarray, " warp"]  # first item of each; empty where only accesses are asked for
 
 
 TICKS = 64  # a cycle
@@ -284,8 +284,8 @@ class Streams(NamedTuple):
     items: np.ndarray  # ITEM, those of a path one after the other; empty where nobody asked for them
     lane_items: np.ndarray  # LANE_ITEM, the same
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each
-    access_starts: Int64[np.ndarray, " warp"]
     starts: Int64[np.ndarray, " warp"]  # first item
+    access_starts: Int64[np.ndarray, " warp"]
     dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
     # Those of one fill wait for the same data; 0: no other does; negative: the load/store unit waits with it

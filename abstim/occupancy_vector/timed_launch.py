@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -41,27 +41,21 @@ time_launch = Native(
 
 
 @dataclass
-class CutItems:
-    """A launch as a GPU's pipeline and fetch see it: the same for all GPUs that agree in `Reading.items`."""
+class Shared:
+    """What design points share, made by the first that needs it: who is to make it holds its `turn`."""
 
-    lent: Lent  # Items
-    is_cut: bool = False
-
-    @property
-    def items(self) -> rec.Items:
-        """What it is cut into."""
-        return self.lent.value  # type: ignore[no-any-return]
+    lent: Lent
+    is_made: bool = field(default=False, kw_only=True)
+    turn: Lock = field(default_factory=Lock, kw_only=True)
 
 
 @dataclass
-class Walked:
-    """A launch, dealt and walked through the caches of a design point."""
+class Walked(Shared):
+    """A launch, dealt and walked through the caches of a design point, Told."""
 
     key: tuple  # of all walks that find the same
-    lent: Lent  # Told
     fill_count: int = 0
     late_count: int = 0
-    is_walked: bool = False
 
     @property
     def told(self) -> Told:
@@ -93,8 +87,8 @@ class DesignPoint(NamedTuple):
     residents: int  # thread blocks an SM holds
     inputs: LaunchInputs
     warps: Sorted
-    cut: CutItems
-    nominal: CutItems
+    cut: Shared  # Items, of all GPUs that agree in `Reading.items`; those that caches are walked with
+    nominal: Shared
     walked: Walked
 
     @property
@@ -116,11 +110,11 @@ class DesignPoint(NamedTuple):
     def lanes(self) -> rec.Lanes:
         """Those that are run."""
         _, lanes = self.of.follow(self, 0)
-        items, told, warps = self.cut.items, self.walked.told, self.warps.value
+        items, told, warps = self.cut.lent.value, self.walked.told, self.warps.value
         count = int(items.offsets[-1])
         streams = rec.Streams(
-            items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], warps.offsets[:-1],
-            items.offsets[warps.paths], *told[2:],
+            items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], items.starts,
+            warps.offsets[:-1], *told[2:],
         )  # fmt: skip
         sms = self.chosen
         first, stops = (told.sms[name][sms].astype(np.int32) for name in ("first", "stop"))
@@ -137,8 +131,8 @@ class TimedLaunch:
         touched = session.once_of(number, trace, ("touched", number), lambda: in_phases(trace.records).any())
         self.trace = without_phases(trace) if touched else trace
         self._warps: dict[tuple, Sorted] = {}
-        self._cut: dict[tuple, CutItems] = {}
-        self._nominal: dict[tuple, CutItems] = {}
+        self._cut: dict[tuple, Shared] = {}
+        self._nominal: dict[tuple, Shared] = {}
         self._walked: dict[tuple, Walked] = {}
         self._ended: dict[tuple, LaunchOutcome] = {}  # of points that lanes see as one
 
@@ -154,15 +148,18 @@ class TimedLaunch:
         with self._lock:
             warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu, traced))
             made = _kept(self._cut, (touch, own.items), lambda: self._new_cut(inputs, warps, gpu))
-            nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps, timed=False)))
+            nominal = _kept(
+                self._nominal, (touch, own.walked_items),
+                lambda: Shared(empty_items(warps, timed=False), is_made=gpu.spec.perfect_memory),
+            )  # fmt: skip
             walking = touch, own.caches, residents
-            walked = _kept(self._walked, walking, lambda: Walked(walking, _new_told(warps, inputs, gpu)))
+            walked = _kept(self._walked, walking, lambda: Walked(_new_told(warps, inputs, gpu), walking))
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
-    def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> CutItems:
+    def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> Shared:
         if self.latency_of is None:
-            return CutItems(empty_items(warps))
-        return CutItems(cut(inputs.table, warps, gpu, self.latency_of), True)
+            return Shared(empty_items(warps))
+        return Shared(cut(inputs.table, warps, gpu, self.latency_of), is_made=True)
 
     def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
         """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others.
@@ -170,7 +167,7 @@ class TimedLaunch:
         Raises InputError for a launch that lanes cannot hold."""
         if len(points) == 1:
             return [_timed(points[0], self._run(points[0], threads))]
-        keys = [self._key(point) for point in points]
+        keys = in_parallel(lambda k: self._key(points[k]), len(points), threads=threads)
         left = {key: point for key, point in zip(keys, points, strict=True) if key not in self._ended}
         outcomes = in_parallel(lambda k: self._run([*left.values()][k], 1), len(left), threads=threads)
         for key, outcome in zip(left, outcomes, strict=True):
@@ -196,23 +193,28 @@ class TimedLaunch:
     def follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
         the lanes that are run."""
-        is_made = point.cut.is_cut and point.walked.is_walked
-        # `Warps.starts` are written anew for the items of each point: those of several cuts take turns
-        with nullcontext() if is_made and len(self._cut) == 1 else self._lock:
+        with ExitStack() as turns:
+            for own in (point.nominal, point.walked, point.cut):  # in one order: nobody waits for who waits for him
+                own.turn.acquire()
+                if own.is_made:
+                    own.turn.release()
+                else:
+                    turns.callback(own.turn.release)
             return self._follow(point, most_work)
 
     def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
-            not (walked.is_walked or point.nominal.is_cut or gpu.spec.perfect_memory), not walked.is_walked,
-            not point.cut.is_cut, per_block, point.residents, walked.fill_count, most_work,
+            not point.nominal.is_made, not walked.is_made, not point.cut.is_made, per_block, point.residents,
+            walked.fill_count, most_work,
         )  # fmt: skip
         code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
         fills = int(told.rows[Told._fields.index("fill_words"), 1])
         lane, lanes = lane_of(point.reading, per_block, point.residents, fills), chosen_of(gpu)
-        items, own = (point.cut.lent.held, slice(0, 3)), (warps.lent.held, slice(2, 4))
-        streams = composed(rec.Streams, items, own, (told.held, slice(2, None)))
+        cut_items, accesses = point.cut.lent.held, (warps.lent.held, slice(2, 3))
+        items = (cut_items, slice(3)), (cut_items, slice(4, None))
+        streams = composed(rec.Streams, *items, accesses, (told.held, slice(2, None)))
         scratch, answers = room_of(point)
         time_launch(
             plan, point.reading.held(per_block, point.residents), code, warps.traced, warps.lent.held,
@@ -224,8 +226,7 @@ class TimedLaunch:
             cut(table, warps, gpu)
         if out["longest"] >= 1 << rec.OCCUPIES_BITS:
             check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
-        point.nominal.is_cut |= bool(plan.cuts_nominal)
-        point.cut.is_cut = walked.is_walked = True
+        point.nominal.is_made = walked.is_made = point.cut.is_made = True
         if plan.walks:
             walked.fill_count, walked.late_count = out["fills"], out["lates"]
         return out, lanes.value

@@ -16,7 +16,7 @@ from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
 from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
 from functional.jit.marked import zero
-from functional.traces.line_record import EACH_SECTOR, SPREAD
+from functional.traces.line_record import EACH_SECTOR, SPREAD, words_of
 from functional.traces.trace import SECTOR_BYTES
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
@@ -79,12 +79,12 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
         row.valid |= write_sectors(row, sectors, words)
         return time + L2_CYCLES
     row.valid |= sectors
-    is_coming = row.there - L2_CYCLES > time
+    is_coming, comes = row.there - L2_CYCLES > time, row.there if row.joined & words_of(sectors) else 0
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
         ask_first(row, missed, is_coming)
-        row.there = time + DRAM_CYCLES
+        comes = row.there = time + DRAM_CYCLES
     elif is_coming and join(row, sectors, m.l2_mshr_merges) and not held:
         # The slice takes nothing until what it waits for is there. Sectors that come in packets of their own come after
         # the same one of all others, so that each has to wait.
@@ -93,9 +93,9 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
         slice.blocked, slice.free = time, row.there - L2_CYCLES
         return row.there
     elif held:
-        return max(row.there, time + L2_CYCLES)
+        return max(comes, time + L2_CYCLES)
     # SMs that come to a line one soon after the other go on together: who came later would else overtake who asked
-    return time + DRAM_CYCLES if row.there + MEETING_CYCLES >= time + DRAM_CYCLES else max(row.there, time + L2_CYCLES)
+    return time + DRAM_CYCLES if comes + MEETING_CYCLES >= time + DRAM_CYCLES else max(comes, time + L2_CYCLES)
 
 
 def join(row, sectors, most):
@@ -169,7 +169,8 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
         caches.missed[number] += count
     use(caches, lines, k)
-    wait_for(walk, found, lines.row[k], access, time)
+    if lines.row[k].joined & words_of(wanted):
+        wait_for(walk, found, lines.row[k], access, time)
     return time
 
 
