@@ -201,10 +201,7 @@ class TimedPairs:
         machine code it does not know."""
         if self.points.space.gpu.spec.timed_code != "ptx":
             return self.as_on_first(number)
-        from abstim.analytic import predict
-        from abstim.analytic.predictions import summary_of
-
-        found = predict(summary_of(self.session, number, self.points.space.gpu), self._columns)
+        found = self._predicted(number)
         return Roughly(found["cycles"], found["bounds_cycles"], found["resident_blocks"][:, None])
 
     def as_on_first(self, number: int) -> Roughly:
@@ -213,8 +210,16 @@ class TimedPairs:
         return Roughly(np.full(len(self.points), self.timed([(0, number)])[0]), nothing, nothing)
 
     @cached_property
-    def _columns(self) -> np.ndarray:
-        return analytic_points(self.points.space.gpu, self.points.keys_of_gpu)
+    def _predicted(self) -> Callable[[int], np.ndarray]:
+        """PREDICTION of a launch on all points. Tables between are as for the first one: those of each point's own SMs
+        would differ by what they have by chance, which keys do not tell."""
+        from abstim.analytic.predictions import look_at
+        from abstim.analytic.summary import Asking, nodes_around
+
+        traces, gpu = self.session.traces, self.points.space.gpu
+        columns = analytic_points(gpu, self.points.keys_of_gpu)
+        asking = Asking(columns, lambda sms, residents: nodes_around(sms[:1], residents[:1]))
+        return lambda number: look_at(self.session, number, gpu, traces.trace(number), asking)[1].copy()
 
     def rough(self, launches: Sequence[Roughly], often: Sequence[float]) -> Rough:
         """Of launches together, each so often."""
