@@ -213,13 +213,13 @@ class TimedPairs:
     def _predicted(self) -> Callable[[int], np.ndarray]:
         """PREDICTION of a launch on all points. Tables between are as for the first one: those of each point's own SMs
         would differ by what they have by chance, which keys do not tell."""
-        from abstim.analytic.predictions import look_at
+        from abstim.analytic.predictions import look_at, look_once
         from abstim.analytic.summary import Asking, nodes_around
 
         traces, gpu = self.session.traces, self.points.space.gpu
         columns = analytic_points(gpu, self.points.keys_of_gpu)
         asking = Asking(columns, lambda sms, residents: nodes_around(sms[:1], residents[:1]))
-        return lambda number: look_at(self.session, number, gpu, traces.trace(number), asking)[1].copy()
+        return lambda number: look_at(self.session, number, gpu, traces.trace(number), asking, look_once)[1].copy()
 
     def rough(self, launches: Sequence[Roughly], often: Sequence[float]) -> Rough:
         """Of launches together, each so often."""
