@@ -102,9 +102,7 @@ def _laid_out(sections: list[Section]) -> tuple[dict[int, int], int]:
     return places, -(-end // STUB_BYTES) * STUB_BYTES
 
 
-CODE_MODEL = (
-    "small" if CAN_LOAD else "jitdefault"
-)  # MCJIT may put parts of a file farther apart than a small one allows
+CODE_MODEL = "small" if CAN_LOAD else "jitdefault"  # LLVM may put a file's parts farther apart than a small one allows
 ENTRY = "entry"  # what a function is called in its object file
 
 
@@ -200,9 +198,7 @@ class Staged:
     of arrays, and INT. It returns nothing. The interpreter lock is released while it runs. `notice` is said on stderr,
     if that is a terminal, when it must be compiled; `how`: see `assembled`."""
 
-    def __init__(
-        self, module: str, name: str, kinds: tuple[Any, ...] = (), notice: str = "", how: tuple[Any, ...] = ()
-    ) -> None:
+    def __init__(self, module: str, name: str, kinds: tuple = (), notice: str = "", how: tuple = ()) -> None:
         self._module, self._name, self._kinds, self._notice, self._how = module, name, kinds, notice, how
         self._kept = Kept("objects")
         self._entries: dict[Any, Callable[..., None]] = {}  # by what is known, and kinds
@@ -258,7 +254,7 @@ class Native(Staged):
     """The same for whatever it is called with: C-contiguous arrays, records, named tuples of arrays and whole numbers,
     and whole numbers. Nothing else is known of it."""
 
-    def __init__(self, module: str, name: str, notice: str = "", how: tuple[Any, ...] = ()) -> None:
+    def __init__(self, module: str, name: str, notice: str = "", how: tuple = ()) -> None:
         super().__init__(module, name, (), notice, how)
 
     def __call__(self, *arguments: Any) -> None:  # type: ignore[override]

@@ -184,9 +184,8 @@ class TimedPairs:
 
     def cycles(self, points: Sequence[int], launches: Sequence[int]) -> Float64[np.ndarray, "point launch"]:
         """Of launches on each of some points."""
-        return self.timed([(point, number) for point in points for number in launches]).reshape(
-            len(points), len(launches)
-        )
+        pairs = [(point, number) for point in points for number in launches]
+        return self.timed(pairs).reshape(len(points), len(launches))
 
     def totals(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
         """Cycles of all launches together."""
@@ -211,8 +210,7 @@ class TimedPairs:
 
     @cached_property
     def _predicted(self) -> Callable[[int], np.ndarray]:
-        """PREDICTION of a launch on all points. Tables between are as for the first one: those of each point's own SMs
-        would differ by what they have by chance, which keys do not tell."""
+        """PREDICTION of a launch; from tables as for one GPU, for those of each SM count differ by chance as well."""
         from abstim.analytic.predictions import look_at, look_once
         from abstim.analytic.summary import Asking, nodes_around
 
