@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from functional.jit import machine_code
-from functional.jit.machine_code import CAN_LOAD, Native, Staged, assembled, compiled, engine_of
+from functional.jit.machine_code import CAN_LOAD, QUICKLY, Native, Staged, assembled, compiled, engine_of
 from functional.jit.marked import INT, Array, Known, outlined, words_of
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
@@ -137,6 +137,13 @@ def test_other_types_are_other_code(tmp_path):
     function(records, wider, one, scale, more)
     assert records["sum"].tolist() == [2 * 2 * 23] * 2
     assert len(list((tmp_path / "objects").iterdir())) == 2
+
+
+def test_code_that_is_compiled_quickly_is_other_code_that_does_the_same(tmp_path):
+    given, again = arguments(), arguments()
+    fresh()(*given)
+    Native(__name__, "accumulate", how=QUICKLY)(*again)
+    assert np.array_equal(given[0], again[0]) and len(list((tmp_path / "objects").iterdir())) == 2
 
 
 def test_arrays_that_cannot_be_written_need_no_code_of_their_own(tmp_path):

@@ -10,6 +10,8 @@ import pytest
 from hard_set import known_programs  # noqa: F401
 from nightly import of
 
+from abstim.analytic import points_of, predict
+from abstim.analytic.predictions import summary_of
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import estimated, explore, sweep_of
@@ -145,6 +147,8 @@ def test_keys_that_decide_how_many_thread_blocks_an_sm_holds_are_that_number():
     session, space = open_session("relu"), Space(GPU, parse_axes(["sm_count=8,15", "max_warps_per_sm=16,17,48"]))
     pairs = TimedPairs(session, space.at(np.arange(6)), lambda _: None, Aim())
     known, nothing = pairs.roughly(0), np.zeros((6, 0))
+    said = predict(summary_of(session, 0, pairs.points.gpu(0)), points_of([pairs.points.gpu(k) for k in range(6)]))
+    np.testing.assert_allclose(known.cycles, said["cycles"], rtol=1e-9)
     held = pairs.rough([known], [1])
     assert len(held.places) == 2 and [len(np.unique(at[:3])) for _, at in held.places] == [1, 2]
     assert len(pairs.rough([Roughly(known.cycles, nothing, nothing)], [1]).places) == 3

@@ -20,6 +20,7 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.arrays import Float64
 from functional.errors import InputError
+from functional.jit.machine_code import QUICKLY, Native
 from functional.traces.trace import SECTOR_BYTES, Trace
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
@@ -33,6 +34,7 @@ UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(PO
 UNREAD |= {
     f"{section}.{name}" for section in ("latency_cycles", "initiation_cycles", "unit") for name in HARDWARE_CLASSES
 }
+look_once = Native("abstim.analytic.model", "look_and_predict", how=QUICKLY)  # for a few launches, on some points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +56,15 @@ def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
     return look_at(session, number, gpu, session.traces.trace(number), Asking(points_of([gpu]), nodes_around))[0]
 
 
-def look_at(session: Session, number: int, gpu: Gpu, trace: Trace, asking: Asking) -> tuple[Summary, np.ndarray]:
+def look_at(
+    session: Session, number: int, gpu: Gpu, trace: Trace, asking: Asking, look: Native = look_and_predict
+) -> tuple[Summary, np.ndarray]:
     """Look at a launch, whose trace this is, once: a Summary, and a PREDICTION of it on each point. They are kept until
     the next launch is looked at. Deterministic."""
     given = session.once_of(number, trace, ("formula", number, gpu), lambda: given_of(session, number, gpu, trace))
     asked, is_filled = asking.of(given)
     if not is_filled:
-        look_and_predict(given.code, given.launch, given.reading, scratch_for(*given.sizes), asked)
+        look(given.code, given.launch, given.reading, scratch_for(*given.sizes), asked)
     return Summary(*asked.value[:2]), asked.value.found
 
 

@@ -14,7 +14,6 @@ from abstim.engine.accesses import sectors_in
 from abstim.engine.warp_slots import ONE
 from functional.arrays import Float, Int32, Int64, UInt8
 from functional.jit.marked import ones, zero
-from functional.keep.kept import Kept, key
 from functional.traces.line_record import SECTORS_A_LINE
 
 NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
@@ -391,21 +390,19 @@ LAST_SIZE, LAST_WAYS = len(SIZES) - 3, len(WAYS) - 1
 
 @cache
 def miss_matrix() -> Float[np.ndarray, "ways size bin"]:
-    """Probability that an access at a distance misses a cache of an associativity and a size; kept on disk.
+    """Probability that an access at a distance misses a cache of an associativity and a size.
 
     Of `distance` other lines each lies in the set with probability 1 / sets, and `ways` of them drive the line out: the
     binomial of Smith (1978) and Hill and Smith (1989). The last bin has not been touched before."""
-    made = Kept("misses").load_or_make(key((__name__,), "miss matrix"), lambda: _miss_matrix().tobytes())
-    return np.frombuffer(made).reshape(len(WAYS), len(SIZES), DISTANCE_BINS)
-
-
-def _miss_matrix() -> Float[np.ndarray, "ways size bin"]:
-    from scipy.special import betainc  # scipy.stats would take a second and a half to import
-
     distance = np.round(2.0 ** (np.arange(DISTANCE_BINS) / BINS_AN_OCTAVE) - 1)
     sizes = SIZES.clip(SIZES[1], SIZES[-2])[:, None]
     sets, ways = np.maximum(1.0, sizes / WAYS[:, None, None]), np.floor(np.minimum(WAYS[:, None, None], sizes))
-    missed = np.where(distance >= ways, betainc(ways, np.maximum(1.0, distance - ways + 1), 1 / sets), 0.0)
+    share = np.minimum(1.0 / sets, 1.0 - 2.0**-53)  # of one set all but surely
+    exactly, fewer = np.exp(distance * np.log1p(-share)), 0.0  # so many lines are in the set; and less than `ways`
+    for k in range(int(WAYS[-1])):
+        fewer += exactly * (k < ways)
+        exactly = exactly * (distance - k) / (k + 1) * share / (1.0 - share)
+    missed = np.where(distance >= ways, np.maximum(1.0 - fewer, 0.0), 0.0)
     missed[..., -1] = 1.0
     return missed
 

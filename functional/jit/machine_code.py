@@ -102,9 +102,7 @@ def _laid_out(sections: list[Section]) -> tuple[dict[int, int], int]:
     return places, -(-end // STUB_BYTES) * STUB_BYTES
 
 
-CODE_MODEL = (
-    "small" if CAN_LOAD else "jitdefault"
-)  # MCJIT may put parts of a file farther apart than a small one allows
+CODE_MODEL = "small" if CAN_LOAD else "jitdefault"  # LLVM may put a file's parts farther apart than a small one allows
 ENTRY = "entry"  # what a function is called in its object file
 
 
@@ -173,6 +171,7 @@ def provide(name: str, address: int) -> None:
 _compiling = Lock()
 _making: dict[Any, Lock] = defaultdict(Lock)  # by function and what is known of it
 FEW_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
+QUICKLY = FEW_PASSES, 0  # a quarter of the time to compile, twice as long to run
 
 
 def assembled(text: str, passes: tuple[str, ...] = (), level: int = 1) -> bytes:
@@ -182,7 +181,7 @@ def assembled(text: str, passes: tuple[str, ...] = (), level: int = 1) -> bytes:
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple, module.data_layout = host.triple, str(host.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=1)
-    options.loop_unrolling = False  # loops are short, or what they do is long
+    options.loop_unrolling = options.loop_vectorization = False  # loops are short, or what they do is long
     builder = llvm.create_pass_builder(host, options)
     manager = llvm.create_new_module_pass_manager() if passes else builder.getModulePassManager()
     for name in passes:
@@ -197,10 +196,10 @@ class Staged:
 
     Its arguments are of `kinds`: classes of named tuples, of which the address of their words is passed, declarations
     of arrays, and INT. It returns nothing. The interpreter lock is released while it runs. `notice` is said on stderr,
-    if that is a terminal, when it must be compiled."""
+    if that is a terminal, when it must be compiled; `how`: see `assembled`."""
 
-    def __init__(self, module: str, name: str, kinds: tuple[Any, ...] = (), notice: str = "") -> None:
-        self._module, self._name, self._kinds, self._notice = module, name, kinds, notice
+    def __init__(self, module: str, name: str, kinds: tuple = (), notice: str = "", how: tuple = ()) -> None:
+        self._module, self._name, self._kinds, self._notice, self._how = module, name, kinds, notice, how
         self._kept = Kept("objects")
         self._entries: dict[Any, Callable[..., None]] = {}  # by what is known, and kinds
         self._engines: list[Any] = []  # which hold the code
@@ -225,7 +224,7 @@ class Staged:
         """From disk, if it is there. Copies of the sources share it: where they lie is no part of the key."""
         modules, checked = (self._module, "functional.jit.staged", __name__), str(known.checked)
         given = (known.key, checked, *map(described, kinds))
-        name = key(modules, "staged", self._module, self._name, *given, target())
+        name = key(modules, "staged", self._module, self._name, *given, *map(str, self._how), target())
         return self._kept.load_or_make(name, lambda: self._compile(known, kinds))
 
     def _compile(self, known: Known, kinds: tuple[Any, ...]) -> bytes:
@@ -235,7 +234,7 @@ class Staged:
             note(self._notice)
         unit, function = Unit(known), unwrap(getattr(import_module(self._module), self._name))
         unit.entry(function if isinstance(function, Marked) else Marked(function), kinds, ENTRY)
-        return assembled(unit.text())
+        return assembled(unit.text(), *self._how)
 
 
 _kinds: dict[tuple[Any, ...], object] = {}  # one object for all that show the same, which is told from others at once
@@ -255,8 +254,8 @@ class Native(Staged):
     """The same for whatever it is called with: C-contiguous arrays, records, named tuples of arrays and whole numbers,
     and whole numbers. Nothing else is known of it."""
 
-    def __init__(self, module: str, name: str, notice: str = "") -> None:
-        super().__init__(module, name, (), notice)
+    def __init__(self, module: str, name: str, notice: str = "", how: tuple = ()) -> None:
+        super().__init__(module, name, (), notice, how)
 
     def __call__(self, *arguments: Any) -> None:  # type: ignore[override]
         """Raises ValueError for an array that is not contiguous, TypeError for a number that is not whole."""

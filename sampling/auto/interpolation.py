@@ -91,10 +91,8 @@ STEPS, FIRST_STRIDE, LARGEST_STRIDE = 60, 0.2, 1.0  # of the search for settings
 DECIMALS = 4  # of places: those as near as that are one, whatever lies between others
 
 
-def before(
-    keys: int,
-) -> tuple[Float64[np.ndarray, " setting"], Float64[np.ndarray, " setting"], Float64[np.ndarray, "2 setting"]]:
-    """Means, deviations and bounds of the settings of so many keys."""
+def before(keys: int) -> tuple[Float64[np.ndarray, "... setting"], ...]:
+    """Means, deviations and bounds (lowest, highest) of the settings of so many keys."""
     means, deviations, bounds = zip(*[REACH] * keys, *[WEIGHT] * keys, VARIANCE, JUMP, strict=True)
     return np.array(means), np.array(deviations), np.array(bounds).T
 

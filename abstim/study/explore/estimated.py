@@ -184,9 +184,8 @@ class TimedPairs:
 
     def cycles(self, points: Sequence[int], launches: Sequence[int]) -> Float64[np.ndarray, "point launch"]:
         """Of launches on each of some points."""
-        return self.timed([(point, number) for point in points for number in launches]).reshape(
-            len(points), len(launches)
-        )
+        pairs = [(point, number) for point in points for number in launches]
+        return self.timed(pairs).reshape(len(points), len(launches))
 
     def totals(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
         """Cycles of all launches together."""
@@ -201,10 +200,7 @@ class TimedPairs:
         machine code it does not know."""
         if self.points.space.gpu.spec.timed_code != "ptx":
             return self.as_on_first(number)
-        from abstim.analytic import predict
-        from abstim.analytic.predictions import summary_of
-
-        found = predict(summary_of(self.session, number, self.points.space.gpu), self._columns)
+        found = self._predicted(number)
         return Roughly(found["cycles"], found["bounds_cycles"], found["resident_blocks"][:, None])
 
     def as_on_first(self, number: int) -> Roughly:
@@ -213,8 +209,15 @@ class TimedPairs:
         return Roughly(np.full(len(self.points), self.timed([(0, number)])[0]), nothing, nothing)
 
     @cached_property
-    def _columns(self) -> np.ndarray:
-        return analytic_points(self.points.space.gpu, self.points.keys_of_gpu)
+    def _predicted(self) -> Callable[[int], np.ndarray]:
+        """PREDICTION of a launch; from tables as for one GPU, for those of each SM count differ by chance as well."""
+        from abstim.analytic.predictions import look_at, look_once
+        from abstim.analytic.summary import Asking, nodes_around
+
+        traces, gpu = self.session.traces, self.points.space.gpu
+        columns = analytic_points(gpu, self.points.keys_of_gpu)
+        asking = Asking(columns, lambda sms, residents: nodes_around(sms[:1], residents[:1]))
+        return lambda number: look_at(self.session, number, gpu, traces.trace(number), asking, look_once)[1].copy()
 
     def rough(self, launches: Sequence[Roughly], often: Sequence[float]) -> Rough:
         """Of launches together, each so often."""

@@ -101,15 +101,13 @@ def nearest_values(key: str, wanted: np.ndarray, columns: Columns) -> tuple[np.n
     base = raw.astype(np.int64) if domain.type is int else raw
     accepted = dict(zip(found := np.unique(base).tolist(), map(domain.accepts, found), strict=True))
     far = np.abs(given / wanted - 1) > TOLERANCE
-    reasons = []
+    why = [""] * len(base)
     for k, value in enumerate(base.tolist()):
-        reason = ""
         if not accepted[value]:
-            reason = f"{key} = {wanted[k]:g} needs {derived.base} = {value:g}, which is not {domain.text}"
+            why[k] = f"{key} = {wanted[k]:g} needs {derived.base} = {value:g}, which is not {domain.text}"
         elif far[k]:
-            reason = f"{key} = {wanted[k]:g} cannot be had; the nearest is {given[k]:g} ({derived.base} = {value:g})"
-        reasons.append(reason)
-    return base, given, reasons
+            why[k] = f"{key} = {wanted[k]:g} cannot be had; the nearest is {given[k]:g} ({derived.base} = {value:g})"
+    return base, given, why
 
 
 MOST_VALUES = 1_000_000  # of one axis
