@@ -101,6 +101,8 @@ def test_jax_arrays_too(add):
         (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), "many"]), "a str cannot be passed"),
         (lambda add: add.launch(2, 128, [None, 256]), "cannot be passed|None"),
         (lambda add: add.launch("two", 128, [np.zeros(256, np.float32), 256]), "two"),
+        (lambda add: add.launch(2, 128, [np.zeros(256, ">f4"), 256]), "an order that no GPU reads"),
+        (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), 256], 1.5), "1.5 bytes of dynamic shared memory"),
     ],
 )
 def test_wrong_types_are_an_input_error(add, call, said):

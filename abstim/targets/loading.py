@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -45,15 +46,21 @@ class DeviceProgram(Case):
     The same array is the same buffer, in all launches. All of memory is as it is before the first launch."""
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    _names: dict[int, tuple[str, Any]] = field(default_factory=dict)  # id of an argument -> its buffer, and itself
+    # id of an argument -> its buffer, itself, and what its bytes were
+    _names: dict[int, tuple[str, Any, int]] = field(default_factory=dict)
     _programs: dict[str, Program] = field(default_factory=dict)
     _after: tuple[int, Memory] | None = None  # launches, and memory after them
 
     def set(self, name: str, value: Any) -> None:
         """Give a `.global` or `.const` variable of the module a value: an array, a numpy scalar, or the address of an
-        array (`address`). Raises InputError for one that is not there, too many bytes, or after a launch."""
-        self._refuse_after_launch(f"variable '{name}'")
-        set_symbol(self.memory, name, np.asarray(value))
+        array (`address`). Raises InputError for one that is not there, a value without a type of its own, too many
+        bytes, or after a launch."""
+        self._refuse_after_launch(what := f"variable '{name}'")
+        given = value if isinstance(value, np.generic) else as_array(value)
+        if given is None:
+            raise InputError(f"{self.name}: {what}: give an array or a number with its type, like numpy.float32(0.5)")
+        _check_type(given.dtype, f"{self.name}: {what}")
+        set_symbol(self.memory, name, np.asarray(given))
 
     def launch(
         self,
@@ -121,7 +128,12 @@ class DeviceProgram(Case):
 
         `abstim.run` says whether it does. Raises InputError for values that do not fit."""
         name = self._buffer(array, "array")
-        flat = np.asarray(values, self.arrays[name].dtype).reshape(-1)
+        given = np.asarray(values).reshape(-1)
+        refuse(given.dtype.kind not in "biufc", f"{self.name}: what is expected of '{name}' is no array of numbers")
+        with np.errstate(all="ignore"):
+            flat = given.astype(self.arrays[name].dtype)
+        inexact = flat.dtype.kind not in "fc" and not np.array_equal(flat, given)
+        refuse(inexact, f"{self.name}: what is expected of '{name}' cannot be held by its {flat.dtype}")
         mask = None if compared is None else np.asarray(compared, bool).reshape(-1)
         if first < 0 or first + flat.size > self.arrays[name].size or (mask is not None and mask.size != flat.size):
             count = self.arrays[name].size
@@ -166,11 +178,19 @@ class DeviceProgram(Case):
             if array is None:
                 raise InputError(f"{self.name}: a {type(argument).__name__} is no array")
             free = name if name not in self.arrays else f"{name} of launch {len(self.launches)}, {len(self.arrays)}"
-            refuse(array.dtype.kind not in "biufc", f"{free}: an array of {array.dtype} cannot be passed to a kernel")
+            _check_type(array.dtype, free)
+            shared = next((n for n, other in self.arrays.items() if np.shares_memory(array, other)), "")
+            rather = "give that one, or, of a program, `pointer` into it"
+            refuse(shared, f"{free}: memory of {shared}, given as another array, would be copied once more: {rather}")
             self.memory.allocate(free, array.nbytes, array)
             self.arrays[free], self.dtypes[free], self._after = array, array.dtype, None
-            self._names[id(argument)] = free, argument  # itself: as long as it is held, no other has its id
-        return self._names[id(argument)][0]
+            # itself: as long as it is held, no other has its id
+            self._names[id(argument)] = free, argument, crc32(np.ascontiguousarray(array).data)
+        found, _, digest = self._names[id(argument)]
+        if digest != crc32(np.ascontiguousarray(self.arrays[found]).data):
+            rather = "launches find there what those before them left; give new contents as another array"
+            raise InputError(f"{self.name}: '{found}' has changed since it was given: {rather}")
+        return found
 
     def _executed(self) -> Memory:
         from abstim.targets.execution import chosen_executor
@@ -182,6 +202,11 @@ class DeviceProgram(Case):
                     executor.run(launch, memory)
             self._after = len(self.launches), memory
         return self._after[1]
+
+
+def _check_type(dtype: np.dtype, where: str) -> None:
+    refuse(dtype.kind not in "biufc", f"{where}: an array of {dtype} cannot be passed to a kernel")
+    refuse(not dtype.isnative, f"{where}: {dtype} has its bytes in an order that no GPU reads; see numpy's `byteswap`")
 
 
 def as_array(argument: Any) -> np.ndarray | None:
