@@ -127,7 +127,7 @@ class DeviceProgram(Case):
         """What an array must hold after all launches, from element `first` on; `compared`: which of these values count.
 
         `abstim.run` says whether it does. Raises InputError for values that do not fit."""
-        name = self._buffer(array, "array")
+        name = self._names[id(array)][0] if id(array) in self._names else self._buffer(array, "array")
         given = np.asarray(values).reshape(-1)
         refuse(given.dtype.kind not in "biufc", f"{self.name}: what is expected of '{name}' is no array of numbers")
         with np.errstate(all="ignore"):
