@@ -61,6 +61,12 @@ def test_launches_share_memory(program):
     assert [launch.kernel for launch in result.launches] == ["_Z5scaleIfEvPT_"] * 2
 
 
+def test_what_a_launch_comes_after_is_read_once(program):
+    x = np.arange(8, dtype=np.float32)
+    first = program.launch("scale<float>", 1, 8, [x], stream="a")
+    assert program.launch("scale<float>", 1, 8, [x], stream="b", after=(one for one in [first])).order.after == (0,)
+
+
 def test_structures_in_memory_and_a_variable_that_points(program):
     nodes, total = chain(), np.zeros(1, np.float32)
     program.point(nodes, 0, nodes, 2 * NODE.itemsize)  # 1, then 3, then 2

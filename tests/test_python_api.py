@@ -42,6 +42,7 @@ def test_overrides_are_texts_or_a_dict():
     by_dict = abstim.run("relu", overrides={"sm_count": 3, "perfect_memory": True, "scheduler": "lrr"})
     by_text = abstim.run("relu", overrides=["sm_count=3", "perfect_memory=true", "scheduler=lrr"])
     assert by_dict.totals == by_text.totals and by_dict.gpu == by_text.gpu
+    assert abstim.load_gpu("gtx480", (text for text in ["sm_count=3"])).spec.sm_count == 3  # it was read twice
 
 
 class Tensor:

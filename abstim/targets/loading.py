@@ -89,7 +89,7 @@ class DeviceProgram(Case):
             say_unset_constants(program, self.memory.given)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
         launch = make_launch(program, grid, block, arguments, self.memory, dynamic_shared_bytes, label, cluster)
-        numbers = {id(other): number for number, other in enumerate(self.launches)}
+        numbers, after = {id(other): number for number, other in enumerate(self.launches)}, tuple(after)
         if any(id(other) not in numbers for other in after):
             raise InputError(f"{self.name}: `after` holds what this program has not launched")
         order = Order(stream, tuple(numbers[id(other)] for other in after), priority, programmatic)
