@@ -63,19 +63,10 @@ class DeviceProgram(Case):
         set_symbol(self.memory, name, np.asarray(given))
 
     def launch(
-        self,
-        kernel: str | Program,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        args: Sequence[Any] = (),
-        dynamic_shared_bytes: int = 0,
-        label: str = "",
-        cluster: int | Sequence[int] | None = None,
-        stream: str = "",
-        after: Sequence[Launch] = (),
-        priority: int = 0,
-        programmatic: bool = False,
-    ) -> Launch:
+        self, kernel: str | Program, grid: int | Sequence[int], block: int | Sequence[int], args: Sequence[Any] = (),
+        dynamic_shared_bytes: int = 0, label: str = "", cluster: int | Sequence[int] | None = None, stream: str = "",
+        after: Sequence[Launch] = (), priority: int = 0, programmatic: bool = False,
+    ) -> Launch:  # fmt: skip
         """One more launch, of a kernel by its name in PTX or of its C++ function. `args`: see `LoadedKernel.launch`.
         Launches of other streams may run beside it, but those that it comes `after`; of several that may begin that of
         the lowest `priority` does. `programmatic`: it is launched while the one before it on its stream runs.
@@ -115,15 +106,9 @@ class DeviceProgram(Case):
         set_pointer(self.memory, self._buffer(array, "array"), at_bytes, self.pointer(to, offset_bytes), self.name)
 
     def expect(
-        self,
-        array: Any,
-        values: np.ndarray,
-        *,
-        rtol: float = 0.0,
-        atol: float = 0.0,
-        first: int = 0,
+        self, array: Any, values: np.ndarray, *, rtol: float = 0.0, atol: float = 0.0, first: int = 0,
         compared: Bool[np.ndarray, " value"] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """What an array must hold after all launches, from element `first` on; `compared`: which of these values count.
 
         `abstim.run` says whether it does. Raises InputError for values that do not fit."""
@@ -280,14 +265,10 @@ class LoadedKernel:
         return self.program.parameters
 
     def launch(
-        self,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        args: Sequence[Any] = (),
-        dynamic_shared_bytes: int = 0,
-        symbols: Mapping[str, Any] = MappingProxyType({}),
+        self, grid: int | Sequence[int], block: int | Sequence[int], args: Sequence[Any] = (),
+        dynamic_shared_bytes: int = 0, symbols: Mapping[str, Any] = MappingProxyType({}),
         cluster: int | Sequence[int] | None = None,
-    ) -> DeviceProgram:
+    ) -> DeviceProgram:  # fmt: skip
         """A case of one launch, for `abstim.run`.
 
         `args`, in the order of the kernel's parameters: an array (of numpy, or anything with `__array__` or DLPack on

@@ -175,15 +175,9 @@ def checked_blocks(launch: Launch, thread_blocks: ThreadBlocks | None) -> Int64[
 
 
 def make_launch(
-    program: Program,
-    grid: int | Sequence[int],
-    block: int | Sequence[int],
-    arguments: Sequence[Argument],
-    memory: Memory,
-    dynamic_shared_bytes: int = 0,
-    label: str = "",
-    cluster: int | Sequence[int] | None = None,
-) -> Launch:
+    program: Program, grid: int | Sequence[int], block: int | Sequence[int], arguments: Sequence[Argument],
+    memory: Memory, dynamic_shared_bytes: int = 0, label: str = "", cluster: int | Sequence[int] | None = None,
+) -> Launch:  # fmt: skip
     """A launch whose pointers lead into `memory`. `cluster`: thread blocks of a cluster; None: what the kernel says.
     `grid` counts thread blocks; of a kernel that is `.blocksareclusters`, clusters. Raises InputError for what a GPU
     would refuse."""
