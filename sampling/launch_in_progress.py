@@ -176,13 +176,9 @@ def dispatch_equal(
 
 
 def finish(
-    free_cycles: Float64[np.ndarray, " slot"],
-    observed: Float64[np.ndarray, " n"],
-    count: int,
-    rng: np.random.Generator,
-    replicates: int = 16,
-    tail_rounds: int = 4,
-) -> Float64[np.ndarray, " replicate"]:
+    free_cycles: Float64[np.ndarray, " slot"], observed: Float64[np.ndarray, " n"], count: int,
+    rng: np.random.Generator, replicates: int = 16, tail_rounds: int = 4,
+) -> Float64[np.ndarray, " replicate"]:  # fmt: skip
     """When the last of `count` thread blocks retires, if their durations are drawn from those observed. Only the last
     rounds are drawn: the rounds before them take the mean, because there spread averages out, while the last block to
     finish depends on it."""

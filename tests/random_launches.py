@@ -5,7 +5,7 @@ Sizes are drawn one by one, so that a failing example shrinks to few warps and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ from precharacterize.synchronisation import (
     starts,
     waits_for,
 )
-from precharacterize.table import UNITS, WORDS, WRITE_BACK_CYCLES, padded
+from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, UNITS, WORDS, WRITE_BACK_CYCLES, padded
 
 REGISTERS = 12
 SP, MEM, INT = (UNITS.index(name) for name in ("sp", "mem", "int"))
@@ -105,6 +105,36 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
         result_offset_cycles=np.full(count, WRITE_BACK_CYCLES, np.int32),
         counted=np.zeros(count, np.int8),
         barrier=np.where(np.array(kinds) == Kind.BARRIER, 0, -1).astype(np.int32),
+    )
+
+
+def as_machine_code(rng: np.random.Generator, table: LatencyTable) -> LatencyTable:
+    """The instructions as machine code has them, but for a few that are hoisted PTX: stall counts, and scoreboards in
+    place of registers."""
+    count = len(table.unit)
+    made, silent = rng.random(count) < 0.8, np.isin(table.kind, NO_RESULT)
+    none = padded([[] for _ in made])
+    boards = REGISTERS + rng.integers(SCOREBOARDS, size=(3, count))
+    boards[rng.random((3, count)) < [[0.4], [0.4], [0.6]]] = -1
+    boards[1, silent] = -1
+
+    def mixed(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        row = np.full_like(own, -1)
+        row[:, : other.shape[1]] = other
+        return np.where(made[:, None], row, own)
+
+    return replace(
+        table,
+        waits=mixed(table.waits, boards[:1].T),
+        writes=mixed(table.writes, boards[1:2].T),
+        long_waits=mixed(table.long_waits, none),
+        read_banks=mixed(table.read_banks, none),
+        write_banks=mixed(table.write_banks, none),
+        stall_cycles=np.where(made, rng.integers(1, 16, count), 1).astype(np.int32),
+        release=np.where(made, boards[2], -1).astype(np.int32),
+        result_offset_cycles=np.full(count, FORWARDED_CYCLES, np.int32),
+        counted=made.astype(np.int8),
+        register_count=REGISTERS + 3 * SCOREBOARDS,
     )
 
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import oracle
-from random_launches import Launch, simulate, table_of, trace_of
+from random_launches import Launch, as_machine_code, simulate, table_of, trace_of
 
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu, changed, gpu_names, load_gpu
@@ -47,12 +47,13 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
     return changed(load_gpu(name), changes, name)
 
 
-def real_launch(seed: int, name: str, most_warps: int = 2, most_blocks: int = 4) -> Launch:
-    """Launch number `seed` on a variation of GPU `name`."""
+def real_launch(seed: int, name: str, most_warps: int = 2, most_blocks: int = 4, machine: bool = False) -> Launch:
+    """Launch number `seed` on a variation of GPU `name`; `machine`: its code is mostly machine code."""
     rng = np.random.default_rng(seed)
     gpu = real_gpu(rng, name)
     mix, lengths = str(rng.choice(["alu", "memory", "any"])), rng.integers(1, 6, rng.integers(2, 5)).tolist()
     table = table_of(rng, lengths, mix, gpu.spec)
+    table = as_machine_code(np.random.default_rng(seed), table) if machine else table
     warps, blocks = int(rng.integers(1, most_warps + 1)), int(rng.integers(1, most_blocks + 1))
     trace = trace_of(rng, table, warps, blocks, int(rng.integers(0, 2)), int(rng.integers(0, 3)))
     blocks_per_sm = int(rng.integers(1, 1 + min(8, gpu.spec.max_warps_per_sm // warps)))
@@ -78,7 +79,7 @@ def main(count: int, first: int = 0) -> int:
     names, found = gpu_names(), 0
     for seed in range(first, first + count):
         name = names[seed % len(names)]
-        if different := differences(real_launch(seed, name)):
+        if different := differences(real_launch(seed, name, 4, 8, machine=seed % 2 == 1)):
             found += 1
             print(f"{name}, launch {seed}: {different}", flush=True)
         elif seed % 10 == 9:

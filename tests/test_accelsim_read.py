@@ -333,6 +333,15 @@ def test_lists_and_files_that_cannot_be_used(tmp_path):
         trace_case(str(folder))
 
 
+def test_kernels_of_a_list_written_by_hand(tmp_path):
+    """A line that did not begin with `kernel` was passed over: launches were missing without a word."""
+    folder = directory(tmp_path, kernel([LOAD, EXIT]))
+    (folder / "kernelslist.g").write_text(
+        "# kernel-7.traceg\n  kernel-1.traceg\r\n./kernel-1.traceg\nkernel-1.traceg\n"
+    )
+    assert len(trace_case(str(folder)).launches) == 3
+
+
 def test_damaged_compression(tmp_path):
     folder = directory(tmp_path, "", names=["kernel-1.traceg.xz"])
     whole = lzma.compress(kernel([LOAD] * 1 + [EXIT]).encode())

@@ -157,3 +157,20 @@ def test_a_comparison_needs_every_stage():
     assert (code, out) == (2, "") and "needs every stage" in err and err.count("\n") == 1
     code, out, err = call("bench", "nn_euclid", "--rounds", "0")
     assert code == 2 and "rounds = 0" in err
+
+
+def test_what_was_measured_before_an_interrupt_is_printed_and_nothing_compared_with_it(monkeypatch, tmp_path):
+    whole, measured = compare.stage_rate, list[str]()
+
+    def once(stage, session, *others):
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(stage)
+        return whole(stage, session, *others)
+
+    monkeypatch.setattr(compare, "stage_rate", once)
+    code, out, _ = call("bench", "nn_euclid", "hotspot", "--stage", "parse", "--json")
+    (tmp_path / "old.json").write_text(out)
+    assert code == 130 and [*json.loads(out)["benchmarks"]] == ["nn_euclid"]
+    code, _, err = call("bench", "nn_euclid", "--stage", "parse", "--compare", str(tmp_path / "old.json"))
+    assert code == 2 and "was interrupted" in err

@@ -12,7 +12,7 @@ from nightly import of
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.calibrate import ptx_text
+from abstim.study.calibrate import calibration, ptx_text
 from abstim.study.calibrate.calibration import (
     as_toml,
     at_measured_clock,
@@ -90,6 +90,21 @@ def test_units_keep_their_rate(figures) -> None:
     for row in calibrate(Modelled(gpu), ["throughput"]).rows:
         if row.error is not None:
             assert abs(row.error) < tolerance, row
+
+
+def test_what_was_measured_before_an_interrupt_is_kept(monkeypatch) -> None:
+    values = iter([7.0])
+
+    def measured(*_: object) -> float:
+        for value in values:
+            return value
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibration, "measure", measured)
+    found = calibrate(Modelled(load_gpu("gtx480")), ["latency"])
+    assert found.interrupted and [row.value for row in found.rows] == [7.0]
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(Modelled(load_gpu("gtx480")), ["latency"])
 
 
 def test_a_name_of_no_benchmark_is_refused() -> None:

@@ -57,6 +57,16 @@ def test_what_is_changed_on_the_device_comes_back():
     assert whole[3] == -1 and whole[4] == 4 and memory.region_at(first) is None
 
 
+def test_arrays_side_by_side_in_memory_are_two():
+    """The second began where the first ends, and its address led behind the first on the device."""
+    whole = bytearray(128)
+    parts = [Held(np.frombuffer(whole, np.uint8, 64, offset)) for offset in (0, 64)]
+    with HostRanges(memory := DeviceMemory(), parts) as ranges:
+        region = memory.region_at(ranges.address(parts[1]))
+        memory.memory.bytes_of(region)[ranges.address(parts[1]) - region.address] = 7
+    assert whole[64] == 7
+
+
 def test_a_read_only_array_is_not_written():
     memory, constant = DeviceMemory(), np.zeros(8)
     constant.flags.writeable = False

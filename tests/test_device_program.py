@@ -61,6 +61,12 @@ def test_launches_share_memory(program):
     assert [launch.kernel for launch in result.launches] == ["_Z5scaleIfEvPT_"] * 2
 
 
+def test_what_a_launch_comes_after_is_read_once(program):
+    x = np.arange(8, dtype=np.float32)
+    first = program.launch("scale<float>", 1, 8, [x], stream="a")
+    assert program.launch("scale<float>", 1, 8, [x], stream="b", after=(one for one in [first])).order.after == (0,)
+
+
 def test_structures_in_memory_and_a_variable_that_points(program):
     nodes, total = chain(), np.zeros(1, np.float32)
     program.point(nodes, 0, nodes, 2 * NODE.itemsize)  # 1, then 3, then 2
@@ -94,6 +100,18 @@ def test_what_is_expected_of_a_part(program):
         (lambda p, x: p.address("text"), "a str is no array"),
         (lambda p, x: p.launch("scale<int>", 1, 1, [x]), "did you mean 'scale<float>'"),
         (lambda p, x: p.variable("none", np.int32), "no .global variable 'none'"),
+        (lambda p, x: p.set("factor", 2), "a number with its type, like numpy.float32"),
+        (lambda p, x: p.set("factor", [2.0]), "a number with its type, like numpy.float32"),
+        (lambda p, x: p.set("factor", np.ones(1, ">f4")), "an order that no GPU reads"),
+        (lambda p, x: p.expect(x.view(np.int32), [1.5]), "cannot be held by its int32"),
+        (
+            lambda p, x: (p.pointer(x), p.pointer(x[4:])),
+            "array: memory of array, given as another array|would be copied",
+        ),
+        (
+            lambda p, x: (p.launch("scale<float>", 1, 8, [x]), x.fill(3), p.launch("scale<float>", 1, 8, [x])),
+            "has changed",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(program, act, message):

@@ -71,12 +71,12 @@ def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.Data
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
 
 
-@pytest.mark.parametrize("name", of(gpu_names()[1::3], gpu_names()))
+@pytest.mark.parametrize("name", of(gpu_names()[1::4], gpu_names()))
 @examples(1, 4)
 @given(st.integers(0, 2**32))
 def test_engine_follows_the_rules_with_real_memory_on_every_gpu(name: str, seed: int) -> None:
     """SMs and memory side together; `python tests/real_programs.py 500` does as many, and larger ones."""
-    assert differences(real_launch(seed, name, most_warps=1, most_blocks=2)) == {}
+    assert differences(real_launch(seed, name, most_blocks=3, machine=seed % 2 == 1)) == {}
 
 
 def test_a_store_of_both_halves_of_its_line_goes_on_when_there_is_room_again() -> None:

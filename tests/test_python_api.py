@@ -42,6 +42,7 @@ def test_overrides_are_texts_or_a_dict():
     by_dict = abstim.run("relu", overrides={"sm_count": 3, "perfect_memory": True, "scheduler": "lrr"})
     by_text = abstim.run("relu", overrides=["sm_count=3", "perfect_memory=true", "scheduler=lrr"])
     assert by_dict.totals == by_text.totals and by_dict.gpu == by_text.gpu
+    assert abstim.load_gpu("gtx480", (text for text in ["sm_count=3"])).spec.sm_count == 3  # it was read twice
 
 
 class Tensor:
@@ -101,6 +102,8 @@ def test_jax_arrays_too(add):
         (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), "many"]), "a str cannot be passed"),
         (lambda add: add.launch(2, 128, [None, 256]), "cannot be passed|None"),
         (lambda add: add.launch("two", 128, [np.zeros(256, np.float32), 256]), "two"),
+        (lambda add: add.launch(2, 128, [np.zeros(256, ">f4"), 256]), "an order that no GPU reads"),
+        (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), 256], 1.5), "1.5 bytes of dynamic shared memory"),
     ],
 )
 def test_wrong_types_are_an_input_error(add, call, said):

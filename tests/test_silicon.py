@@ -75,8 +75,8 @@ def test_a_recorded_launch_is_compared_by_its_number(tmp_path) -> None:
     assert [k.predicted_ns for k in found] == pytest.approx([1e9 * launches[n].seconds for n in (1, 0)])
     assert found[0].measured.operations == {"fp32": 1, "integer": 5} and found[0].operations_error is None
     path.write_text(path.read_text().replace("stencil,1", "stencil,7"))
-    with pytest.raises(InputError, match="launch 7"):
-        compare_times(read_measured_times(path), tmp_path)
+    left, skipped = compare_times(read_measured_times(path), tmp_path)
+    assert left == found[1:] and skipped == ["mine/recorded 7: the target has 2 launches"]
 
 
 def counted(measured: dict[str, float], made: dict[str, int]) -> TimedKernel:
@@ -107,6 +107,12 @@ def test_a_scatter_plot_of_times(tmp_path) -> None:
 def test_a_wrong_row_is_named(tmp_path, row) -> None:
     with pytest.raises(InputError, match=r"t\.csv:2: "):
         read_measured_times(table(tmp_path / "t.csv", [row]))
+
+
+def test_what_would_count_twice_is_refused(tmp_path) -> None:
+    row = ("nn_euclid", "gtx480", 1e9, "all", 5, "x")
+    with pytest.raises(InputError, match=r"t\.csv:3: nn_euclid on gtx480 is there twice"):
+        read_measured_times(table(tmp_path / "t.csv", [row, (*row[:4], 6, "y")]))
 
 
 def test_a_missing_column_is_named(tmp_path) -> None:

@@ -140,7 +140,8 @@ def test_what_was_timed_before_an_interrupt_is_printed(source, monkeypatch):
         ({"vary": ["block"]}, "name=values"),
         ({"vary": ["block=1", "block=2"]}, "once"),
         ({"source": "k.so"}, ".cu file"),
-        ({"source": "k.ptx"}, "--vary ROUNDS: of a .ptx file the launch alone varies"),
+        ({"source": "k.ptx"}, "--vary ROUNDS: neither the launch nor k.ptx names it"),
+        ({"vary": [VARIED[0], "BLOK=1,2"]}, "--vary BLOK: neither the launch nor"),
         ({"arguments": ["buf:u32:{4096 *}", "7"]}, "--arg {4096 *}: not an expression"),
     ],
 )

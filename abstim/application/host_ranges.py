@@ -106,7 +106,7 @@ class HostRanges:
         if argument is None:
             return 0
         host = argument.data_ptr()
-        part = next((r for r in self._ranges if r.start <= host <= r.start + r.bytes), None)
+        part = next((r for r in reversed(self._ranges) if r.start <= host <= r.start + r.bytes), None)
         return 0 if part is None else part.device + host - part.start
 
     def scratch(self, size_bytes: int) -> int:

@@ -222,15 +222,9 @@ class Capture:
     (`triton.autotune`), which are in `trials`."""
 
     def __init__(
-        self,
-        gpu: str | Gpu | Sequence[str | Gpu] = "rtx3070",
-        *,
-        model: str = "detailed",
-        flush: str = "all",
-        only: str = "",
-        instruction_budget: int | None = None,
-        told: Callable[[Timed], None] = lambda timed: None,
-    ) -> None:
+        self, gpu: str | Gpu | Sequence[str | Gpu] = "rtx3070", *, model: str = "detailed", flush: str = "all",
+        only: str = "", instruction_budget: int | None = None, told: Callable[[Timed], None] = lambda timed: None,
+    ) -> None:  # fmt: skip
         """`gpu`: one or several; the first is what kernels are compiled for, and what events read. `flush`: caches
         emptied before each launch ("none": as on a GPU, where arrays stay at their places; Triton's arguments that are
         in the host's memory do not). `only`: a part of the name of kernels that are timed (all are executed). Raises

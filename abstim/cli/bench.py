@@ -69,13 +69,17 @@ def bench(options: BenchOptions, gpu: TimedGpuOptions, names: list[str] | None =
     with progress(quiet=as_json) as report:
         found = library.bench(chosen, stages, point, o.points, o.rounds, beside, report, o.model, threads)
     json = found.to_json()
+    old = None if found.interrupted else old
     verdicts, changed = (library.compared(old, json), library.differences(old, json)) if old else ([], [])
     if as_json:
-        return print_json(json | ({"compare": [asdict(v) for v in verdicts], "differences": changed} if old else {}))
-    _print_rates(found)
-    _print_scaling(found)
-    _print_against(found)
-    _print_verdicts(found, verdicts, changed)
+        print_json(json | ({"compare": [asdict(v) for v in verdicts], "differences": changed} if old else {}))
+    else:
+        _print_rates(found)
+        _print_scaling(found)
+        _print_against(found)
+        _print_verdicts(found, verdicts, changed)
+    if found.interrupted:
+        raise KeyboardInterrupt
 
 
 def _print_rates(found: BenchResult) -> None:

@@ -64,6 +64,8 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
     with progress(quiet=as_json) as report:
         found = run(device, o.only or (), progress=report)
     print_json(found.to_json()) if as_json else _print(found)
+    if found.interrupted:
+        raise KeyboardInterrupt
     if o.output is not None:
         write_output(o.output, described(found, device.facts).encode())
 

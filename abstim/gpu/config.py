@@ -246,9 +246,10 @@ def as_texts(overrides: Overrides) -> Sequence[str]:
     """Overrides as `--set` takes them. Raises InputError for anything but texts, or a dict."""
     if isinstance(overrides, Mapping):
         return [f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in overrides.items()]
-    if isinstance(overrides, str) or not all(isinstance(text, str) for text in overrides):
+    found = list(overrides)
+    if isinstance(overrides, str) or not all(isinstance(text, str) for text in found):
         raise InputError(f"overrides are a list like ['sm_count=30'] or a dict, not {overrides!r:.60}")
-    return list(overrides)
+    return found
 
 
 def gpu_of(gpu: str | Gpu, overrides: Overrides = ()) -> Gpu:

@@ -155,6 +155,7 @@ class BenchResult:
     model: str = "detailed"  # of the stage `time`
     memory_model: str = ""  # of the GPU
     scaling: dict[int, dict[str, Rate]] = field(default_factory=dict)  # by threads and benchmark: the stage `time`
+    interrupted: bool = False
 
     def stages(self) -> list[str]:
         """Those that were measured, in order."""
@@ -171,7 +172,7 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        said = ("machine", "gpu", "memory_model", "points", "model", "yardstick_seconds")
+        said = ("machine", "gpu", "memory_model", "points", "model", "yardstick_seconds", "interrupted")
         return {"kind": "bench"} | {name: getattr(self, name) for name in said} | {
             "benchmarks": {n: {s: r.to_json() for s, r in found.items()} for n, found in self.rates.items()},
             "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},
@@ -315,7 +316,8 @@ def bench(
 ) -> BenchResult:  # fmt: skip
     """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`), and
     once more on each number of `threads`. Raises InputError for an unknown benchmark or stage. Uses the trace cache
-    unless `execute` itself is measured. With `reference` every benchmark is also timed on its variants."""
+    unless `execute` itself is measured. With `reference` every benchmark is also timed on its variants. An interrupt
+    keeps what has been measured."""
     model_named(model)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
@@ -324,23 +326,28 @@ def bench(
     gpus = design_points(gpu, points)
     found = BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model)
     sessions: dict[str, Session] = {}
-    for number in range(rounds):
-        yardsticks = []
-        for place, name in enumerate(names):
-            progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
-            session = sessions.get(name) or sessions.setdefault(name, open_session(name))
-            yardsticks.append(yardstick_seconds())
-            rates = {stage: stage_rate(stage, session, gpus, model) for stage in stages}
-            earlier = found.rates.get(name)
-            found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
-            for count in threads:
-                with so_many_threads(count):
-                    rate = stage_rate("time", session, gpus, model)
-                of_count = found.scaling.setdefault(count, {})
-                of_count[name] = of_count[name].merged(rate) if name in of_count else rate
-        found.yardstick_seconds.append(median(yardsticks))
-    if reference is not None:
-        found.against.extend(against(reference, sessions, found.rates, rounds, model, progress))
+    try:
+        for number in range(rounds):
+            yardsticks = []
+            for place, name in enumerate(names):
+                progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
+                session = sessions.get(name) or sessions.setdefault(name, open_session(name))
+                yardsticks.append(yardstick_seconds())
+                rates = {stage: stage_rate(stage, session, gpus, model) for stage in stages}
+                earlier = found.rates.get(name)
+                found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
+                for count in threads:
+                    with so_many_threads(count):
+                        rate = stage_rate("time", session, gpus, model)
+                    of_count = found.scaling.setdefault(count, {})
+                    of_count[name] = of_count[name].merged(rate) if name in of_count else rate
+            found.yardstick_seconds.append(median(yardsticks))
+        if reference is not None:
+            found.against.extend(against(reference, sessions, found.rates, rounds, model, progress))
+    except KeyboardInterrupt:
+        if not found.rates:
+            raise
+        return replace(found, interrupted=True)
     return found
 
 
@@ -394,6 +401,7 @@ def read_old(path: Path, model: str, names: Sequence[str], stages: Sequence[str]
     none, of another model, or has none of these."""
     data = read_result(path)
     refuse(not isinstance(data, dict) or data.get("kind") != "bench", f"{path}: not a result of `abstim bench --json`")
+    refuse(data.get("interrupted"), f"{path}: its measurement was interrupted; compare with a whole one")
     if (before := data.get("model", DETAILED)) != model:
         raise InputError(f"{path}: measured the {before} model; compare it with --model {before}")
     try:

@@ -94,8 +94,15 @@ class TimeErrors:
 
 
 def read_measured_times(path: Path) -> list[MeasuredTime]:
-    """The table. Raises InputError for a missing column, or a row that is not what it must be."""
-    return [_row(where, row) for where, row in table_rows(path, COLUMNS)]
+    """The table. Raises InputError for a missing column, a row that is not what it must be, and one that is there
+    twice, and would count twice."""
+    found = dict[tuple, MeasuredTime]()
+    for where, text in table_rows(path, COLUMNS):
+        row = _row(where, text)
+        key = (row.name, row.gpu, row.core_clock_hz, row.flush)
+        refuse(key in found, f"{where}: {row.name} on {row.gpu} is there twice; give one time, as their median")
+        found[key] = row
+    return list(found.values())
 
 
 def _row(where: str, row: dict[str, str]) -> MeasuredTime:
@@ -121,9 +128,12 @@ def compare_times(
         try:
             point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
             launches = run(target_in(programs, target), point, flush=flush).launches
-            found += [_timed(row, launches) for row in own]
         except InputError as error:
             skipped.append(f"{target}: {error}")
+            continue
+        beyond = [row for row in own if row.launch is not None and row.launch >= len(launches)]
+        skipped += [f"{row.name}: the target has {len(launches)} launches" for row in beyond]
+        found += [_timed(row, launches) for row in own if row not in beyond]
     progress("time", len(runs), len(runs))
     refuse(not found, "; ".join(["nothing was compared", *skipped[:1]]))
     return found, skipped
@@ -136,8 +146,6 @@ def target_in(programs: Path, target: str) -> str:
 
 
 def _timed(row: MeasuredTime, launches: Sequence[LaunchResult]) -> TimedKernel:
-    if row.launch is not None and row.launch >= len(launches):
-        raise InputError(f"the table has launch {row.launch}, the target {len(launches)} launches")
     own = launches if row.launch is None else [launches[row.launch]]
     share = sum(x.machine_code_share * x.warp_instructions for x in own) / max(1, sum(x.warp_instructions for x in own))
     operations = {kind: sum(x.operations[kind] for x in own) for kind in OPERATIONS if own[0].operations}

@@ -25,6 +25,7 @@ from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampler import sample
 from abstim.targets.resolve import ptx_case
 from functional.errors import InputError, refuse
+from functional.files import read_text
 from functional.launches.case import Case
 
 FORMULA = "analytic"
@@ -56,8 +57,18 @@ class Space:
         inside = [Expression(part, f"--arg {{{part}}}") for text in arguments for part in _BRACES.findall(text)]
         named = set[str]().union(*(e.names for e in [*chain(*self.extents.values()), self.dynamic_shared, *inside]))
         self.is_compiled = source.lower().endswith(".cu")  # for each variant
-        if not self.is_compiled and (idle := self.axes.keys() - named):
-            raise InputError(f"--vary {min(idle)}: of a .ptx file the launch alone varies, which does not name it")
+        idle = {name for name in self.axes.keys() - named if not self._may_use(name)}
+        refuse(idle, f"--vary {min(idle, default='')}: neither the launch nor {source} names it")
+
+    def _may_use(self, macro: str) -> bool:
+        """Can a macro change what is compiled? Whoever includes files of his own may use it there."""
+        if not self.is_compiled:
+            return False
+        try:
+            text = read_text(Path(self.source))
+        except (OSError, UnicodeDecodeError):  # said where it is compiled
+            return True
+        return re.search(rf'\b{macro}\b|#\s*include\s*"', text) is not None
 
     def variants(self) -> list[Values]:
         """Those that keep all constraints, the last name's values running fastest. Raises InputError if none does."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -45,30 +46,27 @@ class DeviceProgram(Case):
     The same array is the same buffer, in all launches. All of memory is as it is before the first launch."""
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    _names: dict[int, tuple[str, Any]] = field(default_factory=dict)  # id of an argument -> its buffer, and itself
+    # id of an argument -> its buffer, itself, and what its bytes were
+    _names: dict[int, tuple[str, Any, int]] = field(default_factory=dict)
     _programs: dict[str, Program] = field(default_factory=dict)
     _after: tuple[int, Memory] | None = None  # launches, and memory after them
 
     def set(self, name: str, value: Any) -> None:
         """Give a `.global` or `.const` variable of the module a value: an array, a numpy scalar, or the address of an
-        array (`address`). Raises InputError for one that is not there, too many bytes, or after a launch."""
-        self._refuse_after_launch(f"variable '{name}'")
-        set_symbol(self.memory, name, np.asarray(value))
+        array (`address`). Raises InputError for one that is not there, a value without a type of its own, too many
+        bytes, or after a launch."""
+        self._refuse_after_launch(what := f"variable '{name}'")
+        given = value if isinstance(value, np.generic) else as_array(value)
+        if given is None:
+            raise InputError(f"{self.name}: {what}: give an array or a number with its type, like numpy.float32(0.5)")
+        _check_type(given.dtype, f"{self.name}: {what}")
+        set_symbol(self.memory, name, np.asarray(given))
 
     def launch(
-        self,
-        kernel: str | Program,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        args: Sequence[Any] = (),
-        dynamic_shared_bytes: int = 0,
-        label: str = "",
-        cluster: int | Sequence[int] | None = None,
-        stream: str = "",
-        after: Sequence[Launch] = (),
-        priority: int = 0,
-        programmatic: bool = False,
-    ) -> Launch:
+        self, kernel: str | Program, grid: int | Sequence[int], block: int | Sequence[int], args: Sequence[Any] = (),
+        dynamic_shared_bytes: int = 0, label: str = "", cluster: int | Sequence[int] | None = None, stream: str = "",
+        after: Sequence[Launch] = (), priority: int = 0, programmatic: bool = False,
+    ) -> Launch:  # fmt: skip
         """One more launch, of a kernel by its name in PTX or of its C++ function. `args`: see `LoadedKernel.launch`.
         Launches of other streams may run beside it, but those that it comes `after`; of several that may begin that of
         the lowest `priority` does. `programmatic`: it is launched while the one before it on its stream runs.
@@ -82,7 +80,7 @@ class DeviceProgram(Case):
             say_unset_constants(program, self.memory.given)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
         launch = make_launch(program, grid, block, arguments, self.memory, dynamic_shared_bytes, label, cluster)
-        numbers = {id(other): number for number, other in enumerate(self.launches)}
+        numbers, after = {id(other): number for number, other in enumerate(self.launches)}, tuple(after)
         if any(id(other) not in numbers for other in after):
             raise InputError(f"{self.name}: `after` holds what this program has not launched")
         order = Order(stream, tuple(numbers[id(other)] for other in after), priority, programmatic)
@@ -108,20 +106,19 @@ class DeviceProgram(Case):
         set_pointer(self.memory, self._buffer(array, "array"), at_bytes, self.pointer(to, offset_bytes), self.name)
 
     def expect(
-        self,
-        array: Any,
-        values: np.ndarray,
-        *,
-        rtol: float = 0.0,
-        atol: float = 0.0,
-        first: int = 0,
+        self, array: Any, values: np.ndarray, *, rtol: float = 0.0, atol: float = 0.0, first: int = 0,
         compared: Bool[np.ndarray, " value"] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """What an array must hold after all launches, from element `first` on; `compared`: which of these values count.
 
         `abstim.run` says whether it does. Raises InputError for values that do not fit."""
-        name = self._buffer(array, "array")
-        flat = np.asarray(values, self.arrays[name].dtype).reshape(-1)
+        name = self._names[id(array)][0] if id(array) in self._names else self._buffer(array, "array")
+        given = np.asarray(values).reshape(-1)
+        refuse(given.dtype.kind not in "biufc", f"{self.name}: what is expected of '{name}' is no array of numbers")
+        with np.errstate(all="ignore"):
+            flat = given.astype(self.arrays[name].dtype)
+        inexact = flat.dtype.kind not in "fc" and not np.array_equal(flat, given)
+        refuse(inexact, f"{self.name}: what is expected of '{name}' cannot be held by its {flat.dtype}")
         mask = None if compared is None else np.asarray(compared, bool).reshape(-1)
         if first < 0 or first + flat.size > self.arrays[name].size or (mask is not None and mask.size != flat.size):
             count = self.arrays[name].size
@@ -166,11 +163,19 @@ class DeviceProgram(Case):
             if array is None:
                 raise InputError(f"{self.name}: a {type(argument).__name__} is no array")
             free = name if name not in self.arrays else f"{name} of launch {len(self.launches)}, {len(self.arrays)}"
-            refuse(array.dtype.kind not in "biufc", f"{free}: an array of {array.dtype} cannot be passed to a kernel")
+            _check_type(array.dtype, free)
+            shared = next((n for n, other in self.arrays.items() if np.shares_memory(array, other)), "")
+            rather = "give that one, or, of a program, `pointer` into it"
+            refuse(shared, f"{free}: memory of {shared}, given as another array, would be copied once more: {rather}")
             self.memory.allocate(free, array.nbytes, array)
             self.arrays[free], self.dtypes[free], self._after = array, array.dtype, None
-            self._names[id(argument)] = free, argument  # itself: as long as it is held, no other has its id
-        return self._names[id(argument)][0]
+            # itself: as long as it is held, no other has its id
+            self._names[id(argument)] = free, argument, crc32(np.ascontiguousarray(array).data)
+        found, _, digest = self._names[id(argument)]
+        if digest != crc32(np.ascontiguousarray(self.arrays[found]).data):
+            rather = "launches find there what those before them left; give new contents as another array"
+            raise InputError(f"{self.name}: '{found}' has changed since it was given: {rather}")
+        return found
 
     def _executed(self) -> Memory:
         from abstim.targets.execution import chosen_executor
@@ -182,6 +187,11 @@ class DeviceProgram(Case):
                     executor.run(launch, memory)
             self._after = len(self.launches), memory
         return self._after[1]
+
+
+def _check_type(dtype: np.dtype, where: str) -> None:
+    refuse(dtype.kind not in "biufc", f"{where}: an array of {dtype} cannot be passed to a kernel")
+    refuse(not dtype.isnative, f"{where}: {dtype} has its bytes in an order that no GPU reads; see numpy's `byteswap`")
 
 
 def as_array(argument: Any) -> np.ndarray | None:
@@ -255,14 +265,10 @@ class LoadedKernel:
         return self.program.parameters
 
     def launch(
-        self,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        args: Sequence[Any] = (),
-        dynamic_shared_bytes: int = 0,
-        symbols: Mapping[str, Any] = MappingProxyType({}),
+        self, grid: int | Sequence[int], block: int | Sequence[int], args: Sequence[Any] = (),
+        dynamic_shared_bytes: int = 0, symbols: Mapping[str, Any] = MappingProxyType({}),
         cluster: int | Sequence[int] | None = None,
-    ) -> DeviceProgram:
+    ) -> DeviceProgram:  # fmt: skip
         """A case of one launch, for `abstim.run`.
 
         `args`, in the order of the kernel's parameters: an array (of numpy, or anything with `__array__` or DLPack on

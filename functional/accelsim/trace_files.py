@@ -1,7 +1,7 @@
 """The files of an Accel-Sim trace directory: the list of kernels, each kernel's header, and the addresses of accesses.
 
-`kernelslist.g`: one line each, `MemcpyHtoD,0x<address>,<bytes>` or the name of a file beside it, which starts with
-`kernel`; other lines are ignored. `kernel-N.traceg` (or `kernel-N-ctx_0x....traceg`, `.xz` if compressed): lines
+`kernelslist.g`: one line each, `MemcpyHtoD,0x<address>,<bytes>` or the name of a file, which starts with `kernel` or
+is a `.traceg`; other lines are ignored. `kernel-N.traceg` (or `kernel-N-ctx_0x....traceg`, `.xz` if compressed): lines
 `-key = value` up to the first line that starts with `#`, then the thread blocks.
 
 Addresses are written in one of three modes. Mode 0: one hexadecimal address an active lane. Mode 1: `0xbase stride`,
@@ -63,10 +63,11 @@ def kernel_files(target: Path) -> list[Path]:
     """The kernels of a trace directory, or of its list, in launch order. Raises InputError if there are none."""
     path = list_of(target)
     try:
-        lines = read_text(path).split("\n")
+        lines = [line.strip() for line in read_text(path).split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    files = [path.parent / line.strip() for line in lines if line.startswith("kernel")]
+    named = [line for line in lines if line.startswith("kernel") or (".traceg" in line and not line.startswith("#"))]
+    files = [path.parent / line for line in named]
     refuse(not files, f"{path}: names no kernels")
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{path}: names {missing[0].name}, which is not there")

@@ -136,16 +136,10 @@ _FORMAT = "#traces format = PC mask dest_num [reg_dests] opcode src_num [reg_src
 
 
 def write(
-    case: Case,
-    directory: Path,
-    sass_opcode: SassOpcode,
-    *,
-    compress: bool = False,
-    chosen: Collection[int] | None = None,
-    alone: bool = False,
-    instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
+    case: Case, directory: Path, sass_opcode: SassOpcode, *, compress: bool = False,
+    chosen: Collection[int] | None = None, alone: bool = False, instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
     progress: Progress = lambda *_: None,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Execute every launch of a case and write what its warps did; returns the files of the kernels.
 
     `sass_opcode` names the SASS opcode of a PTX instruction. `compress`: `.traceg.xz`. `chosen`: of these launches

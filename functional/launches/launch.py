@@ -175,27 +175,23 @@ def checked_blocks(launch: Launch, thread_blocks: ThreadBlocks | None) -> Int64[
 
 
 def make_launch(
-    program: Program,
-    grid: int | Sequence[int],
-    block: int | Sequence[int],
-    arguments: Sequence[Argument],
-    memory: Memory,
-    dynamic_shared_bytes: int = 0,
-    label: str = "",
-    cluster: int | Sequence[int] | None = None,
-) -> Launch:
+    program: Program, grid: int | Sequence[int], block: int | Sequence[int], arguments: Sequence[Argument],
+    memory: Memory, dynamic_shared_bytes: int = 0, label: str = "", cluster: int | Sequence[int] | None = None,
+) -> Launch:  # fmt: skip
     """A launch whose pointers lead into `memory`. `cluster`: thread blocks of a cluster; None: what the kernel says.
     `grid` counts thread blocks; of a kernel that is `.blocksareclusters`, clusters. Raises InputError for what a GPU
     would refuse."""
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
     grid = _in_blocks(program, grid)
-    check_shape(program, grid, block, dynamic_shared_bytes, wanted)
+    if not isinstance(dynamic_shared_bytes, int | np.integer):
+        raise InputError(f"{dynamic_shared_bytes!r} bytes of dynamic shared memory: expected an integer")
+    check_shape(program, grid, block, shared_bytes := int(dynamic_shared_bytes), wanted)
     if calls_any(program, LAUNCH_FUNCTIONS):
         raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
     open_regions(program, memory)
     packed = pack_parameters(program, arguments, memory)
-    return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
+    return Launch(program, grid, block, packed, shared_bytes, label, tuple(arguments), requested_cluster=wanted)
 
 
 def check_after(after: Sequence[int], number: int) -> None:

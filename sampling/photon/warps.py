@@ -89,15 +89,9 @@ class WarpSampling(StabilityRule):
         return self.extrapolate(run, observed, free, len(run.remaining), detector.drift, instructions_left, analysed)
 
     def extrapolate(
-        self,
-        run: Run,
-        observed: Float64[np.ndarray, " n"],
-        free: Float64[np.ndarray, " slot"],
-        count: int,
-        drift: float,
-        instructions_left: float,
-        analysed: float,
-    ) -> Estimate:
+        self, run: Run, observed: Float64[np.ndarray, " n"], free: Float64[np.ndarray, " slot"], count: int,
+        drift: float, instructions_left: float, analysed: float,
+    ) -> Estimate:  # fmt: skip
         """Cycles when `count` more thread blocks take times like those observed, from slots that free as given."""
         ends = finish(free, observed, count, np.random.default_rng(self.seed))
         total = float(ends.mean())

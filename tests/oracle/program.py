@@ -25,6 +25,9 @@ class Program:
         self.copies = table.copies.tolist().__getitem__
         self.adds_doubles = table.fp64_atomic.tolist().__getitem__
         self.round, self.word = table.round_cycles.tolist().__getitem__, table.word.tolist().__getitem__
+        self.stall, self.release = table.stall_cycles.tolist().__getitem__, table.release.tolist().__getitem__
+        self.counted = table.counted.tolist().__getitem__
+        self.result_offset = table.result_offset_cycles.tolist().__getitem__
         self.access_bytes = table.access_bytes.tolist().__getitem__
         self.waits, self.writes = _rows(table.waits), _rows(table.writes)
         self.long_waits, self.reads = _rows(table.long_waits), _rows(table.read_banks)

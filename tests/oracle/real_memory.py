@@ -21,7 +21,7 @@ class Link:
     def __init__(self, gpu: Gpu, side: MemorySide, sm: int) -> None:
         self.spec, self.side, self.sm = gpu.spec, side, sm
         self.then: dict[int, Then] = {}
-        self.last_sent, self.free, self.waiting_flits = -1, 0, 0
+        self.last_sent, self.free, self.waiting_flits, self.coming = -1, 0, 0, 0
 
     def begin_window(self) -> None:
         """Flits in the SM's queue of the switch, now and, from now on, with what is sent."""
@@ -49,7 +49,8 @@ class Link:
         )
         if then is not None:
             self.then[number] = then
-        assert len(self.then) * len(ALL) < MOST_ON_THEIR_WAY
+            self.coming += len(sectors)
+        assert self.coming < MOST_ON_THEIR_WAY
         return sent
 
     def receive(self, time: int) -> None:
@@ -57,6 +58,7 @@ class Link:
         inbox = self.side.inbox[self.sm]
         while inbox and inbox[0][0] <= time:
             _, request = inbox.popleft()
+            self.coming -= 1
             self.then[request.number](request, time)  # later than due if nobody was on the SM
 
 

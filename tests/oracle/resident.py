@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from oracle.memory import Access
@@ -49,6 +50,27 @@ class Warp:
     wants: int = 0  # and those that it waits for
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
+    coming: Counter[int] = field(default_factory=Counter)  # scoreboard of machine code -> results not known yet,
+    latest: dict[int, int] = field(default_factory=dict)  # and the latest of those that are
+
+    def write(self, i: int, result: int) -> None:
+        """What instruction `i` writes is free at `result`; a scoreboard with the last that counts on it."""
+        for register in self.program.writes(i):
+            if self.program.counted(i):
+                self.hold(register, result)
+            else:
+                self.registers[register] = result
+
+    def count(self, i: int, number: int) -> None:
+        """So many more results that count on a scoreboard are to come."""
+        for register in self.program.writes(i) if self.program.counted(i) else []:
+            self.coming[register] += number
+            self.hold(register, 0)
+
+    def hold(self, register: int, time: int) -> None:
+        """A scoreboard is not free before `time`."""
+        self.latest[register] = max(self.latest.get(register, 0), time)
+        self.registers[register] = NEVER if self.coming[register] else self.latest[register]
 
     def copies_complete(self) -> int:
         """When the copies it waits for are complete; NEVER if that is not known."""

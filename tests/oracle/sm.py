@@ -223,8 +223,7 @@ class Sm:
         result = self.dispatch(mine, port)
         later = self.dispatch(other, port)
         other.warp.complete = max(other.warp.complete, later)
-        for register in self.program.writes(other.i):
-            other.warp.registers[register] = later
+        other.warp.write(other.i, later)
         return result
 
     def overtakes(self, mine: Dispatch, other: Dispatch | None, port: Port, allocated: int) -> bool:
@@ -247,8 +246,9 @@ class Sm:
         self.last_sp_start[port] = start
         port.starts.append(start)
         port.collectors[what.number], port.latest = what.released, what
-        self.write_back(what.warp, what.i, start + latency + 2)
-        return start + latency + 2
+        result = start + latency + self.program.result_offset(what.i)
+        self.write_back(what.warp, what.i, result)
+        return result
 
     def undo(self, what: Dispatch, port: Port) -> None:
         """It has not started, and gives back what it has booked."""
@@ -258,7 +258,9 @@ class Sm:
         what.unit.due.discard(due)
         self.due[due] -= 1
         for register in self.program.write_banks(what.i):
-            self.bank_of(what.warp, register).discard(self.gpu.spec.register_file_ports * (due + 2))
+            self.bank_of(what.warp, register).discard(
+                self.gpu.spec.register_file_ports * (due + self.program.result_offset(what.i))
+            )
 
     def write_back(self, warp: Warp, i: int, result: int) -> None:
         """A result is written to the register file."""
@@ -369,8 +371,8 @@ class Sm:
         """The result of an instruction that was on its way is known."""
         warp.outstanding -= 1
         warp.complete = max(warp.complete, result)
-        for register in self.program.writes(i):
-            warp.registers[register] = result
+        warp.count(i, -1)
+        warp.write(i, result)
 
     def fence_over(self, warp: Warp) -> int:
         """When a fence lets its warp go on; NEVER if that is not known."""
@@ -482,9 +484,15 @@ class Sm:
     def issue(self, warp: Warp, time: int) -> None:
         """Issue a warp's next instruction and find out when it can go on."""
         i, kind = warp.next, self.program.kind(warp.next)
+        warp.count(i, 1)
         result = self.execute(warp, i, time)
-        for register in self.program.writes(i):
-            warp.registers[register], warp.written_by[register] = result, kind
+        if result < NEVER and not (self.side and self.program.unit(i) == MEM):
+            warp.count(i, -1)
+        if result < NEVER or not self.program.counted(i):
+            warp.write(i, result)
+        warp.written_by |= dict.fromkeys(self.program.writes(i), kind)
+        if self.program.release(i) >= 0:
+            warp.hold(self.program.release(i), time + 11)
         if result < NEVER:
             warp.complete = max(warp.complete, result)
         following = warp.stream.advance(i)
@@ -492,9 +500,10 @@ class Sm:
             self.exit(warp, time)
             self.follow_copies(warp, i, result, time)
             return
-        warp.issued, warp.next, warp.not_before = i, following, 0
+        stall = self.program.stall(i)
+        warp.issued, warp.next, warp.not_before = i, following, time + stall if stall > 1 else 0
         if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
-            warp.not_before = result - 1 if self.awaited(i, self.accessed) else 0
+            warp.not_before = result - 1 if self.awaited(i, self.accessed) else warp.not_before
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
                 warp.complete = max(warp.complete, time + self.side.way_there_and_back)
@@ -562,7 +571,7 @@ class Sm:
         left = warp.buffered > 0
         sequential = warp.next == i + 1
         if sequential and left:
-            warp.front_end = time + 1
+            warp.front_end = time + self.program.stall(i)
         elif sequential or kind == Kind.EXIT:
             self.want(warp, self.program.pc(warp.next))
         else:

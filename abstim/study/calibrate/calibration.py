@@ -83,6 +83,7 @@ class Calibration:
     device: str
     core_clock_hz: float
     rows: list[Row]
+    interrupted: bool = False
 
     def errors(self) -> list[GroupError]:
         """By group, of those that have figures."""
@@ -97,6 +98,7 @@ class Calibration:
         """Everything, as what `json.dumps` takes."""
         rows = [asdict(row) | {"error": row.error} for row in self.rows]
         found = {"device": self.device, "core_clock_hz": self.core_clock_hz, "rows": rows}
+        found |= {"interrupted": self.interrupted}
         return {"kind": "calibration"} | found | {"errors": [asdict(error) for error in self.errors()]}
 
 
@@ -110,15 +112,21 @@ def calibrate(
     device: Device, only: Sequence[str] = (), figures: list[Figure] | None = None, progress: Progress = silent
 ) -> Calibration:
     """Run the micro-benchmarks of the groups `only` (none named: all of them), and put each beside its figure. A group,
-    or group and quantity as in `stream/read`. Raises InputError for one that is not there."""
+    or group and quantity as in `stream/read`. An interrupt keeps those that have run. Raises InputError for one that
+    is not there."""
     chosen = select(list(measurements(device.facts, device.effort)), only)
     known = figures_of(device.facts.name, read_figures() if figures is None else figures)
-    rows = []
-    for number, each in enumerate(chosen):
-        progress(f"{each.group}/{each.quantity}", number, len(chosen))
-        place, value = (each.group, each.quantity, each.at), measure(device, each)
-        rows.append(Row(*place, each.unit, value, known.get(place)))
-    return Calibration(device.facts.name, device.facts.core_clock_hz, rows)
+    rows, interrupted = list[Row](), False
+    try:
+        for number, each in enumerate(chosen):
+            progress(f"{each.group}/{each.quantity}", number, len(chosen))
+            place, value = (each.group, each.quantity, each.at), measure(device, each)
+            rows.append(Row(*place, each.unit, value, known.get(place)))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    return Calibration(device.facts.name, device.facts.core_clock_hz, rows, interrupted)
 
 
 def select(every: list[Measurement], only: Sequence[str]) -> list[Measurement]:

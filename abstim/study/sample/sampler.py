@@ -41,20 +41,10 @@ MODELLED = "stem"  # the method where another model than the detailed one times 
 
 
 def sample(
-    target: Target,
-    gpu: str | Gpu = "gtx480",
-    method: str = "",
-    overrides: Sequence[str] = (),
-    *,
-    model: str = DETAILED,
-    inside: str = "",
-    warm_up: str = "",
-    known: Known | None = None,
-    aim: Aim | None = None,
-    partial: bool = False,
-    seed: int | None = None,
-    progress: Progress = silent,
-) -> SampleResult:
+    target: Target, gpu: str | Gpu = "gtx480", method: str = "", overrides: Sequence[str] = (), *,
+    model: str = DETAILED, inside: str = "", warm_up: str = "", known: Known | None = None, aim: Aim | None = None,
+    partial: bool = False, seed: int | None = None, progress: Progress = silent,
+) -> SampleResult:  # fmt: skip
     """A target's cycles by one method of `METHODS` (default: auto, which aims at an error).
 
     `model`: what times the launches that are chosen; all but the detailed one time them whole, so methods and `inside`
@@ -210,17 +200,9 @@ def _executed(method: Method, program: SampledProgram, known: Known | None, esti
 
 
 def compare(
-    target: Target,
-    gpu: str | Gpu = "gtx480",
-    methods: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    *,
-    model: str = DETAILED,
-    inside: str = "",
-    warm_up: str = "",
-    partial: bool = False,
-    progress: Progress = silent,
-) -> Comparison:
+    target: Target, gpu: str | Gpu = "gtx480", methods: Sequence[str] = (), overrides: Sequence[str] = (), *,
+    model: str = DETAILED, inside: str = "", warm_up: str = "", partial: bool = False, progress: Progress = silent,
+) -> Comparison:  # fmt: skip
     """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
     full simulation keeps its caches between launches, and no method may use what another has measured."""
     point, case, before = gpu_of(gpu, overrides), open_target(target), warm_up_named(warm_up)
@@ -261,14 +243,9 @@ def _profiled(whole: SampledProgram) -> tuple[Known, dict[str, float]]:
 
 
 def sample_application(
-    command: Sequence[str],
-    gpus: Sequence[Gpu],
-    method: str,
-    *,
-    model: str = "detailed",
-    record: Path | None = None,
+    command: Sequence[str], gpus: Sequence[Gpu], method: str, *, model: str = "detailed", record: Path | None = None,
     **options: Any,
-) -> tuple[ApplicationResult, list[SampleResult]]:
+) -> tuple[ApplicationResult, list[SampleResult]]:  # fmt: skip
     """Run a program, keep what its kernels did, and estimate from a sample how long that takes: one result for each
     module with kernels that were launched, and each GPU.
 
