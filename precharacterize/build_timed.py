@@ -13,24 +13,13 @@ from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register
 from precharacterize import build
+from precharacterize import timed_code as timed
 from precharacterize.build import MEMORY, Row
 from precharacterize.classify import Kind, Operations, hardware_class, hardware_kind, kinds_of, ptx_operations_of
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, PipelineParameters, decoded, encoded
 from precharacterize.tensor_work import sized
-from precharacterize.timed_code import (
-    HOISTED,
-    Access,
-    Cover,
-    Source,
-    TimedBlock,
-    TimedCode,
-    access_numbers,
-    consumes,
-    mode_of,
-    timed_code,
-)
 
 _LOADS = (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.SHARED_LOAD, Kind.TEXTURE_LOAD, Kind.CONST_LOAD)
 _BARRIERS = (Kind.BARRIER, Kind.FENCE, Kind.EXIT)
@@ -146,7 +135,7 @@ def _copies(program: Program) -> dict[int, int]:
 
 
 def table_of_rows(
-    rows: Sequence[Row], blocks: Sequence[TimedBlock], ptx: LatencyTable, pipeline: PipelineParameters
+    rows: Sequence[Row], blocks: Sequence[timed.TimedBlock], ptx: LatencyTable, pipeline: PipelineParameters
 ) -> LatencyTable:
     """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
     for row in rows:
@@ -158,7 +147,7 @@ def table_of_rows(
     return build.table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, ptx.register_count + 3 * SCOREBOARDS, ptx.key)
 
 
-def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:
+def _gaps(rows: Sequence[Row], results: Sequence[int], block: timed.TimedBlock) -> list[int]:
     """Cycles from issue to issue of a lone warp in a block; of the last instruction what it stalls."""
     ready: dict[int, int] = {}
     issues: list[int] = []
@@ -170,7 +159,7 @@ def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> lis
     return [later - issue for issue, later in pairwise(issues)] + last
 
 
-def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: Assembly) -> TimedCode:
+def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: Assembly) -> timed.TimedCode:
     """Timed code, without any cache."""
     from precharacterize.machine_code.timed_blocks import machine_timed_blocks
 
@@ -179,7 +168,7 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
     functions = (program.name, *program.functions)  # those that are called may still be functions
     code = [i for name in functions for i in assembly.functions.get(name, [])]
-    description, vanished = f"{HOISTED} ({assembly.made_by})", set[int]()
+    description, vanished = f"{timed.HOISTED} ({assembly.made_by})", set[int]()
     if code:
         machine_rows, machine = machine_timed_blocks(code, program, kinds, pipeline, table.register_count, len(rows))
         rows += machine_rows
@@ -188,30 +177,34 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
         blocks += machine
         description = f"machine code ({assembly.made_by})"
         # of which the assembler left nothing that is a block: no memory access, no code of their own
-        accesses = {b.index for b in program.blocks if any(consumes(kinds[i]) >= 0 for i in range(b.start, b.stop))}
+        accesses = {
+            b.index for b in program.blocks if any(timed.consumes(kinds[i]) >= 0 for i in range(b.start, b.stop))
+        }
         vanished = {c.block for b in machine for c in b.covers} | ({b.index for b in program.blocks} - accesses)
         vanished -= {b.leader for b in machine}
     needed = [b.index not in vanished for b in program.blocks]
     origins, made = [row.origin for row in rows], table_of_rows(rows, blocks, table, pipeline)
-    return timed_code(program, kinds, made, blocks, needed, description, origins)
+    return timed.timed_code(program, kinds, made, blocks, needed, description, origins)
 
 
 def _fallbacks(
     program: Program, kinds: Sequence[int], table: LatencyTable, pipeline: PipelineParameters
-) -> tuple[list[Row], list[TimedBlock]]:
+) -> tuple[list[Row], list[timed.TimedBlock]]:
     """Each PTX block by itself, its loads hoisted."""
-    numbers = access_numbers(program, kinds)
+    numbers = timed.access_numbers(program, kinds)
     rows: list[Row] = []
     blocks = []
     for block in program.blocks:
         order = hoisted(block, program, kinds)
-        modes = {i: mode_of(kinds[i]) for i in order if i in numbers}
-        accesses = [Access(mode, (Source(0, numbers[i]),)) for i, mode in modes.items()]
+        modes = {i: timed.mode_of(kinds[i]) for i in order if i in numbers}
+        accesses = [timed.Access(mode, (timed.Source(0, numbers[i]),)) for i, mode in modes.items()]
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)
-        covers = [Cover(block.index, 0)]
+        covers = [timed.Cover(block.index, 0)]
         operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), Operations())
-        made = TimedBlock(start, len(rows), block.index, covers=covers, accesses=accesses, operations={0: operations})
+        made = timed.TimedBlock(
+            start, len(rows), block.index, covers=covers, accesses=accesses, operations={0: operations}
+        )
         blocks.append(made)
     return rows, blocks
 
@@ -219,13 +212,13 @@ def _fallbacks(
 MODULES = ("precharacterize.build_timed", "functional.ptx.parser", "functional.programs.link")
 
 
-def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> TimedCode:
+def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> timed.TimedCode:
     """What is timed of a program on a GPU that runs machine code ("sm_86"): from the cache folder if it is there.
     Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which."""
     assembly = assembly_of(program, architecture)
     name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)
     make = partial(build_timed_code, program, pipeline, assembly)
-    return Kept("timed_code").load_or_make(name, make, partial(decoded, TimedCode), encoded)
+    return Kept("timed_code").load_or_make(name, make, partial(decoded, timed.TimedCode), encoded)
 
 
 def assembly_of(program: Program, architecture: str) -> Assembly:

@@ -64,8 +64,7 @@ class Projected:
 
 
 def project(trace: Trace, code: TimedCode) -> Projected:
-    """The trace as the timed code's. Instruction counts of the trace stay those of the PTX; which words stores leave
-    out is lost."""
+    """The trace as the timed code's. Instruction counts stay those of the PTX; which words stores leave out is lost."""
     given = Given(*(np.ascontiguousarray(getattr(trace, name)) for name in Given._fields))
     rules = Rules(*(np.ascontiguousarray(getattr(code, name)) for name in Rules._fields))
     scratch, warps = _scratch(given, rules), len(trace.block_offsets) - 1

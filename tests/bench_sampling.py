@@ -38,8 +38,7 @@ from abstim.study.sample.sample_result import Comparison, Row
 from abstim.targets.resolve import names_in
 from functional.errors import InputError
 from functional.keep.folder import check_output, write_output
-from sampling.bounds import FILE, Bound
-from sampling.estimate import Basis
+from sampling.estimate import FILE, Basis, Bound
 from sampling.statistics import CONFIDENCE
 
 GROUP, DEFAULT = "16x", ("photon", "tbpoint")

@@ -24,8 +24,8 @@ from random import Random
 from fuzz_kinds import KINDS, judged, warm_up
 from processes import processor_seconds
 
+from functional.errors import plain
 from functional.llvm_executor.launch_state import GUARD
-from functional.terminal import plain
 
 CORPUS = Path(__file__).parent / "data" / "fuzz"
 SECONDS = 20  # of processor time, a try; and six times as much of the clock's

@@ -23,7 +23,7 @@ from abstim.analytic.reuse_distance import L1_NODES, miss_matrix
 from abstim.analytic.summary import Asking, given_of, kept
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from abstim.gradient.formula_kernel import cycles_with_slopes
+from abstim.gradient.kernel_time import cycles_with_slopes
 from abstim.models import run, run_many
 from abstim.occupancy_vector.kept_programs import kept_programs
 from abstim.session.session import open_session

@@ -17,10 +17,9 @@ import zstandard
 from nightly import of
 
 import abstim
-from abstim.application import call_messages, runtime_environment
-from abstim.application.fat_binary import best_ptx, images
+from abstim.application import call_server, runtime_environment
 from abstim.application.launch_recorder import Selection
-from abstim.application.loaded_modules import LoadedModules
+from abstim.application.loaded_modules import LoadedModules, best_ptx, images
 from abstim.application.run_application import run_application
 from abstim.application.runtime_environment import RUNTIMES, calls_of, library_folder
 from abstim.cli import main
@@ -387,17 +386,17 @@ def test_lz4():
 
 def test_both_sides_of_the_protocol_agree(tmp_path):
     """The C compiler's sizes are those that are sent."""
-    (tmp_path / "protocol.h").write_text(call_messages.header())
+    (tmp_path / "protocol.h").write_text(call_server.header())
     lines = [
         f'printf("{m.name} %zu %zu\\n", sizeof(struct {m.name}_request), '
         f"{f'sizeof(struct {m.name}_reply)' if m.reply is not None else '(size_t)0'});"
-        for m in call_messages.MESSAGES
+        for m in call_server.MESSAGES
     ]
     program = '#include <stdio.h>\n#include "protocol.h"\nint main(void) {' + "\n".join(lines) + "}\n"
     (tmp_path / "sizes.c").write_text(program)
     subprocess.run(["cc", "-w", str(tmp_path / "sizes.c"), "-o", str(tmp_path / "sizes")], check=True)
     said = subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout
-    sizes = [f"{m.name} {m.request_layout.size} {m.reply_layout.size}" for m in call_messages.MESSAGES]
+    sizes = [f"{m.name} {m.request_layout.size} {m.reply_layout.size}" for m in call_server.MESSAGES]
     assert said.splitlines() == sizes
 
 

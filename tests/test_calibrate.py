@@ -12,19 +12,21 @@ from nightly import of
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.calibrate import calibration, ptx_text
+from abstim.study.calibrate import calibration, microbenchmarks
 from abstim.study.calibrate.calibration import (
+    Modelled,
+    OnGpu,
     as_toml,
     at_measured_clock,
     calibrate,
     changes,
+    facts_of,
     figures_of,
     measure,
     numbers_of,
     read_figures,
     related_gpu,
 )
-from abstim.study.calibrate.devices import Modelled, OnGpu, facts_of
 from abstim.study.calibrate.microbenchmarks import GROUPS, Experiment, KernelCall, _stream, measurements
 from functional.errors import InputError
 from functional.gpu_recording.cuda import CudaDevice
@@ -43,10 +45,10 @@ def figures():
 
 @pytest.mark.parametrize("target", [70, 80])
 def test_the_kernels_parse_and_are_all_there(target: int) -> None:
-    module = parse(ptx_text.module(target))
-    for name in ptx_text.operations(target):
+    module = parse(microbenchmarks.module(target))
+    for name in microbenchmarks.operations(target):
         assert link(module, name).instructions and link(module, f"{name}_latency").instructions
-    assert (ptx_text.TENSOR in module.kernels) == (target >= 80)
+    assert (microbenchmarks.TENSOR in module.kernels) == (target >= 80)
 
 
 def test_every_figure_belongs_to_a_measurement(figures) -> None:

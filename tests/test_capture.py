@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import abstim
-from abstim.application.device_memory import DeviceMemory
-from abstim.application.host_ranges import HostRanges, translate
+from abstim.application.device_memory import DeviceMemory, HostRanges, translate
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import load_gpu
 from functional.errors import InputError

@@ -277,7 +277,7 @@ def test_whatever_goes_wrong_is_one_line(error, code, said, monkeypatch, capsys)
 
 def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is(capsys):
     from abstim.show.tables import print_printf, print_table
-    from functional.terminal import note
+    from functional.errors import note
 
     print_printf("\x1b[2Jhello\tthere\n")
     print_table("\x1b[31mtitle", ("name",), [["[bold]\x07kernel[/nonsense]"]])

@@ -224,7 +224,7 @@ _TRACE = _PROGRAM + (
     "from functional.launches.case import Case; from functional.launches.memory import Memory; "
     "from functional.launches.launch import make_launch; "
     "from functional.execution.default_executor import default_executor; "
-    "from functional.traces.coding import encode; "
+    "from functional.traces.store import encode; "
     "launch = make_launch(p, 1, 32, [], Memory()); t = default_executor().run(launch, Memory()); encode(t)"
 )
 MADE = {

@@ -16,8 +16,7 @@ from nightly import examples
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.gradient.parameter_vector import is_whole
-from abstim.gradient.timed_kernel import DetailedKernel
+from abstim.gradient.timed_kernel import DetailedKernel, is_whole
 from functional.errors import InputError
 
 REAL = ("perfect_memory=false",)

@@ -11,8 +11,8 @@ import abstim
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from functional.programs.program import Dominators
+from precharacterize.machine_code.alignment import Placed, innermost_loops, leaders
 from precharacterize.machine_code.assemble import toolkits
-from precharacterize.machine_code.leaving_loops import Placed, innermost_loops, leaders
 
 GPU = load_gpu("rtx3080")
 needs_tools = pytest.mark.skipif(not toolkits(), reason="needs ptxas and nvdisasm: pip install 'abstim[sass]'")

@@ -8,8 +8,7 @@ from nightly import of
 import abstim
 from abstim.gpu.config import load_gpu
 from abstim.gradient.occupancy_kernel import AT_ONCE, OccupancyKernel, number_slopes, term_slopes
-from abstim.gradient.parameter_vector import PARAMETERS, is_whole
-from abstim.gradient.timed_kernel import kernel_of
+from abstim.gradient.timed_kernel import PARAMETERS, is_whole, kernel_of
 from abstim.occupancy_vector.lanes import run_with_derivatives
 from abstim.occupancy_vector.records import TICKS
 from functional.errors import InputError

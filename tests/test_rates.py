@@ -10,7 +10,7 @@ from call_command import call
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run
-from abstim.session.rates import TENSOR_FLOP, block_operations, grid_notes, peaks
+from abstim.session.limits import TENSOR_FLOP, block_operations, grid_notes, peaks
 
 KERNEL = """.version 8.0
 .target sm_80

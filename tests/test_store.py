@@ -23,10 +23,8 @@ from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.ptx.parser import parse
-from functional.traces import coding
 from functional.traces import store as stores
-from functional.traces.coding import decode, encode
-from functional.traces.store import StoreWriter, open_store
+from functional.traces.store import StoreWriter, decode, encode, open_store
 from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
 
 
@@ -64,28 +62,28 @@ def test_coding_round_trip(trace: Trace) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=5), st.data())
 def test_any_change_to_a_file_of_frames_is_noticed(pieces: list[bytes], data: st.DataObject) -> None:
     file = io.BytesIO()
-    writer = coding.FrameWriter(file)
+    writer = stores.FrameWriter(file)
     for piece in pieces:
         writer.write(piece)
     checksum, whole = writer.finish(), file.getvalue()
-    assert list(coding.read_frames(io.BytesIO(whole), checksum)) == pieces
+    assert list(stores.read_frames(io.BytesIO(whole), checksum)) == pieces
     at = data.draw(st.integers(0, len(whole) - 1))
     bit = data.draw(st.integers(0, 7))
     flipped = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
     for damaged in (flipped, whole[:at], whole + b"\0"):
-        with pytest.raises(coding.DamagedError):
-            list(coding.read_frames(io.BytesIO(damaged), checksum))
+        with pytest.raises(stores.DamagedError):
+            list(stores.read_frames(io.BytesIO(damaged), checksum))
 
 
 def test_a_file_of_another_store_is_noticed() -> None:
     files = []
     for content in (b"a", b"b"):
         files.append(io.BytesIO())
-        writer = coding.FrameWriter(files[-1])
+        writer = stores.FrameWriter(files[-1])
         writer.write(content)
         checksum = writer.finish()
-    with pytest.raises(coding.DamagedError, match="checksum of the file"):
-        list(coding.read_frames(io.BytesIO(files[0].getvalue()), checksum))
+    with pytest.raises(stores.DamagedError, match="checksum of the file"):
+        list(stores.read_frames(io.BytesIO(files[0].getvalue()), checksum))
 
 
 @pytest.fixture(scope="module")

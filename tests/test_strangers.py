@@ -26,7 +26,6 @@ from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse
-from functional.traces import coding
 from functional.traces import store as stores
 from functional.traces.store import open_store
 
@@ -211,17 +210,17 @@ def frame_of(lengths: list[int], parts: list[bytes], warps_per_block: int = 1) -
 
 @pytest.mark.parametrize("said", [1 << 50, 1 << 27, -1])
 def test_frames_that_say_to_be_larger_than_their_launch(said) -> None:
-    names = len(coding.DTYPES)
+    names = len(stores.DTYPES)
     part = zstandard.ZstdCompressor().compress(b"\0" * 64)
-    with pytest.raises(coding.DamagedError):
-        coding.decode(frame_of([said] * names, [part] * names), most_warps=4)
+    with pytest.raises(stores.DamagedError):
+        stores.decode(frame_of([said] * names, [part] * names), most_warps=4)
 
 
 def test_parts_that_decompress_to_more_than_they_should() -> None:
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (1 << 30))
-    lengths = [1 if name == "thread_blocks" else 2 if "offsets" in name else 1 for name in coding.DTYPES]
-    with pytest.raises(coding.DamagedError, match=r"1073741824 bytes where 8 belong"):
-        coding.decode(frame_of(lengths, [bomb] * len(lengths)))
+    lengths = [1 if name == "thread_blocks" else 2 if "offsets" in name else 1 for name in stores.DTYPES]
+    with pytest.raises(stores.DamagedError, match=r"1073741824 bytes where 8 belong"):
+        stores.decode(frame_of(lengths, [bomb] * len(lengths)))
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

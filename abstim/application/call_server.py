@@ -1,25 +1,110 @@
-"""Answers what a program's CUDA calls ask: one method a message of the protocol, of the server or of its clock."""
+"""Answers what a program's CUDA calls ask: one method a message of the protocol, of the server or of its clock.
+
+The messages are one table, from which both sides are made. One is a head of two 32-bit numbers (which message, bytes of
+payload), its fields, each of 64 bits, and the payload. A reply, to messages that have one, is a head (error of CUDA's,
+bytes of payload), fields and payload."""
 
 import struct
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import BinaryIO
 
 import numpy as np
 
-from abstim.application.call_messages import Request, receive, reply
 from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
 from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
-from functional.errors import ExecutionError, InputError, PtxError
+from functional.errors import ExecutionError, InputError, PtxError, note, refuse
 from functional.execution.device_launches import DeviceLaunches
+from functional.files import toml_beside
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
 from functional.launches.views import Texture, driver_map
 from functional.programs.link import LAUNCH_FUNCTIONS, calls_any
 from functional.programs.program import Program
-from functional.terminal import note
+
+HEAD = struct.Struct("<II")
+
+
+@dataclass(frozen=True)
+class Message:
+    """`request` and `reply`: names of the fields; None for what is only told. `payload`: what else it holds."""
+
+    name: str
+    request: tuple[str, ...]
+    reply: tuple[str, ...] | None
+    payload: str = ""
+
+    @property
+    def takes_payload(self) -> bool:
+        """Does a request have one?"""
+        return bool(self.payload.partition("reply:")[0])
+
+    @cached_property
+    def request_layout(self) -> struct.Struct:
+        """Of the fields, each of 64 bits."""
+        return struct.Struct(f"<{len(self.request)}Q")
+
+    @cached_property
+    def reply_layout(self) -> struct.Struct:
+        """The same of a reply."""
+        return struct.Struct(f"<{len(self.reply or ())}Q")
+
+
+def _read(name: str, said: dict[str, str]) -> Message:
+    reply = tuple(said["reply"].split()) if "reply" in said else None
+    return Message(name, tuple(said.get("request", "").split()), reply, said.get("payload", ""))
+
+
+MESSAGES = tuple(_read(name, said) for name, said in toml_beside(__file__, "messages.toml").items())
+
+
+def header() -> str:
+    """The table as a C header."""
+    lines = ["// Made by abstim/application/call_server.py", "#pragma once", "#include <stdint.h>"]
+    for number, message in enumerate(MESSAGES):
+        lines += ["", f"enum {{ MESSAGE_{message.name.upper()} = {number} }};  // {message.payload}".rstrip("/ ")]
+        lines += [_struct(f"{message.name}_request", message.request)]
+        if message.reply is not None:
+            lines += [_struct(f"{message.name}_reply", message.reply)]
+    return "\n".join(lines) + "\n"
+
+
+def _struct(name: str, fields: Sequence[str]) -> str:
+    return f"struct {name} {{ " + "".join(f"uint64_t {name}; " for name in fields) + "};"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message that has come."""
+
+    message: Message
+    values: dict[str, int]
+    payload: bytes
+
+
+def receive(stream: BinaryIO) -> Request | None:
+    """The next message; None once the other side has closed. Raises InputError for what is none."""
+    head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    number, payload_bytes = HEAD.unpack(head)
+    refuse(number >= len(MESSAGES), "the program wrote to the socket that its CUDA calls go through; it cannot run")
+    message = MESSAGES[number]
+    values = stream.read(message.request_layout.size)
+    payload = stream.read(payload_bytes) if payload_bytes else b""
+    if len(values) + len(payload) < message.request_layout.size + payload_bytes:
+        return None
+    return Request(message, dict(zip(message.request, message.request_layout.unpack(values), strict=True)), payload)
+
+
+def reply(message: Message, error: int = 0, values: Sequence[int] = (), payload: bytes = b"") -> bytes:
+    """The bytes of a reply; without values, those are 0."""
+    found = values or (0,) * len(message.reply or ())
+    return HEAD.pack(error, len(payload)) + message.reply_layout.pack(*found) + payload
+
 
 # Numbers of CUDA's errors
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_FUNCTION, NO_BINARY, INVALID_PTX = 1, 2, 9, 98, 209, 218
@@ -251,9 +336,8 @@ class CallServer:
         return 0, text.encode()
 
     def execute(self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int) -> str:
-        """Launch a kernel, and then what it launches itself, each grid when the one before has ended, with all that it
-        launched in turn. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the
-        executor raises."""
+        """Launch a kernel, and then what it launches itself, each grid when the one before has ended with all of its
+        own. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the executor raises."""
         self._check(program, shape)
         workspace = self._grid_workspace() if shape.cooperative else 0
         open_regions(program, self.memory.memory)

@@ -28,7 +28,7 @@ from abstim.session.turns import order_note, turns_of
 from abstim.session.warm_up import Flushed
 from abstim.targets.execution import Execution, default_budget, is_ordered
 from functional.arrays import UInt8
-from functional.errors import InputError
+from functional.errors import InputError, note
 from functional.execution.computer import default_threads
 from functional.execution.executor import Executor, Interleaving
 from functional.launches.case import Case
@@ -36,7 +36,6 @@ from functional.launches.launch import Launch
 from functional.launches.memory import Memory, Region
 from functional.programs.registers import Registers
 from functional.ptx.source import shown_name
-from functional.terminal import note
 from functional.traces.store import StoreWriter
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 

@@ -30,9 +30,8 @@ from abstim.models import DETAILED
 from abstim.session.result import NO_CLUSTERS, code_notes
 from abstim.session.side_by_side import Overlap
 from abstim.targets.execution import inherited
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.execution.default_executor import default_executor
-from functional.terminal import note
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ def run_application(
     is the one that the program sees: its properties, and the times of its events. `told` hears of each launch when it
     is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`, of those that are
     selected; `output`: an open file that takes the program's standard output; `serial`: kernels one at a time, whatever
-    streams allow. An interrupt ends the program and keeps what is done. Raises InputError for a program that cannot be
-    run."""
+    streams allow. An interrupt ends the program and keeps what is done. Raises InputError if it cannot be run."""
     found = shutil.which(command[0]) or shutil.which(f"./{command[0]}")
     if found is None:
         raise InputError(f"{command[0]}: there is no such program, or it may not be executed")

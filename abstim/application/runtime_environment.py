@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from abstim.application.call_messages import header
-from abstim.application.fat_binary import ElfFile
+from abstim.application.call_server import header
+from abstim.application.loaded_modules import ElfFile
 from functional.errors import InputError
 from functional.files import read_bytes
 from functional.keep.folder import cache_dir, make_folder, strangers
@@ -69,8 +69,7 @@ def library_folder(wanted: set[str]) -> Path:
 
 
 def driver_folder(runtime: str) -> Path:
-    """A folder with `libcuda.so.1`. It is the runtime of this name, which has both APIs: a program that uses both has
-    one device. Raises InputError."""
+    """A folder with `libcuda.so.1`. It has both APIs: a program that uses both has one device. Raises InputError."""
     shared = library_folder({runtime})
     folder = shared / str(RUNTIMES[runtime])
     needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")

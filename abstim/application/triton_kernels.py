@@ -18,8 +18,7 @@ from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
 from abstim.application.call_server import CallServer, CudaError, Shape
-from abstim.application.device_memory import compute_capability, most_shared_bytes
-from abstim.application.host_ranges import HostRanges
+from abstim.application.device_memory import HostRanges, compute_capability, most_shared_bytes
 from abstim.application.loaded_modules import LoadedModule
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import Gpu

@@ -136,7 +136,7 @@ def _discard_output(status: int) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    from functional.terminal import note
+    from functional.errors import note
 
     line = " ".join(message.split())
     note("abstim: " + (line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."))

@@ -25,7 +25,7 @@ def advise(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json:
     `abstim advise transpose`
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
     buf:i32:256`"""
-    from abstim.session.rates import grid_notes
+    from abstim.session.limits import grid_notes
     from abstim.session.session import open_session
     from abstim.study.counterfactual import advise as run
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": ".run", "advise": ".advise", "explore": ".explore", "tune": ".tune", "fit": ".calibrate",
     "sample": ".sample", "coldstart": ".advise", "report": ".report", "gpus": ".listings", "suite": ".listings",
-    "trace": ".trace", "characterize": ".characterize", "validate": ".validate", "calibrate": ".calibrate",
+    "trace": ".trace", "characterize": ".trace", "validate": ".validate", "calibrate": ".calibrate",
     "bench": ".bench", "import-config": ".listings", "export-trace": ".trace", "app": ".application",
 }  # fmt: skip
 

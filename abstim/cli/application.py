@@ -18,9 +18,8 @@ from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, M
 from abstim.cli.run_tables import print_overlap
 from abstim.cli.sample import print_sample
 from abstim.show.tables import duration, print_json, print_table, progress, say
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.ptx.source import shown_name
-from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.application.run_application import ApplicationResult

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_options
 from abstim.show.tables import counted, duration, on_gpu, print_json, print_records, print_table, progress, quantity
-from functional.terminal import note
+from functional.errors import note
 
 if TYPE_CHECKING:
     from abstim.study.bench import BenchResult, Verdict

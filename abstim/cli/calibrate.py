@@ -49,9 +49,8 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
 
     Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`"""
     from abstim.gpu.config import load_gpu
-    from abstim.study.calibrate.calibration import at_measured_clock, described, read_figures
+    from abstim.study.calibrate.calibration import Modelled, OnGpu, at_measured_clock, described, read_figures
     from abstim.study.calibrate.calibration import calibrate as run
-    from abstim.study.calibrate.devices import Modelled, OnGpu
 
     o = options
     refuse(o.native == (name is not None), "calibrate needs a GPU's name, or --native, and not both")

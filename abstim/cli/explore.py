@@ -13,8 +13,7 @@ from abstim.cli.sample import aim_of
 from abstim.extras import need
 from abstim.show import tables
 from abstim.show.tables import duration, known, on_gpu, print_json, print_records, print_table, progress, quantity, say
-from functional.errors import InputError, refuse
-from functional.terminal import note
+from functional.errors import InputError, note, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from abstim.cli.options import Json, Overrides, expanded
 from abstim.show.tables import print_json, print_records, print_table, say
+from functional.errors import note
 from functional.keep.folder import write_output
-from functional.terminal import note
 
 
 @expanded

@@ -13,9 +13,8 @@ import typer
 from abstim.cli.options import GpusOptions, InstructionBudget, Json, Model, SizedLaunchOptions, expanded, refuse_marked
 from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 from abstim.show.tables import counted, print_json, progress, say
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.keep.folder import check_output
-from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from abstim.brief import grouped
 from abstim.show import tables
 from abstim.show.tables import counted, duration, known, on_gpu, print_table, quantity, say, scaled
+from functional.errors import note
 from functional.ptx.source import shown_name
-from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -146,7 +146,7 @@ def _timed_parts(launches: Sequence[LaunchResult]) -> str:
 
 def _rate_lines(result: RunResult) -> Iterator[str]:
     """What all launches together reach of the GPU's peaks, and what the grids leave idle."""
-    from abstim.session.rates import grid_notes
+    from abstim.session.limits import grid_notes
 
     units = {"flops": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "MFLOP/s": 1e6}, "bytes": {"GB/s": 1e9, "MB/s": 1e6}}
     found, said = result.rates, list[str]()

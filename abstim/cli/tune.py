@@ -12,7 +12,7 @@ from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_op
 from abstim.cli.sample import aim_of
 from abstim.show.tables import cells as cells_of
 from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
-from functional.terminal import note
+from functional.errors import note
 
 if TYPE_CHECKING:
     from abstim.study.tune import Tuning

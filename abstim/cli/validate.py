@@ -9,9 +9,8 @@ import typer
 from abstim.cli.options import Json, Model, TimedCode, expanded, refuse_options
 from abstim.extras import need
 from abstim.show.tables import print_json, print_records, progress, say
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.keep.folder import check_output
-from functional.terminal import note
 
 
 @dataclass(kw_only=True)

@@ -88,7 +88,7 @@ class Watch:
 
     def say(self, message: str) -> None:
         """The command's last line, once."""
-        from functional.terminal import note
+        from functional.errors import note
 
         if self._said.acquire(blocking=False):
             note(f"abstim: {message}")

@@ -14,8 +14,7 @@ _TENSOR_MEMORY_COLUMNS = dict.fromkeys(("sm_100", "sm_103", "sm_110"), 512)  # P
 
 
 class Occupancy(Struct, frozen=True):
-    """`limiter` is threads, warps, shared memory, registers, tensor memory, blocks or grid; the first of them on a
-    tie."""
+    """`limiter` is threads, warps, shared memory, registers, tensor memory, blocks or grid; on a tie the first."""
 
     blocks_per_sm: int
     limiter: str

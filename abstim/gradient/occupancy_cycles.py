@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from abstim.gradient.occupancy_kernel import MEMORY_LATENCIES, OccupancyKernel
-from abstim.gradient.parameter_vector import is_whole, step_of
+from abstim.gradient.timed_kernel import is_whole, step_of
 from abstim.occupancy_vector.jax_lanes import Cut, bytes_of, ends_of
 from abstim.occupancy_vector.records import LANE_ITEM, NUMBERS, TERMS, TICKS, Lanes
 from functional.arrays import Float
@@ -39,7 +39,7 @@ def cycles_at_points(kernel: OccupancyKernel, with_gradient: WithGradient) -> Ca
 
 
 def on_grid(kernel: OccupancyKernel, values: Float[Array, "*point name"]) -> Float[Array, "*point name"]:
-    """Where the model is for given values, as `parameter_vector.base_values` has it."""
+    """Where the model is for given values, as `timed_kernel.base_values` has it."""
     own, step = (jnp.asarray(v, values.dtype) for v in (kernel.defaults(), [step_of(n) for n in kernel.names]))
     parts = jnp.round(values / step)
     service = jnp.where(parts == jnp.round(own / step), own, parts * step)

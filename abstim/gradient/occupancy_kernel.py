@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
-from abstim.gradient.parameter_vector import gpu_at
-from abstim.gradient.timed_kernel import Slopes, TimedKernel
+from abstim.gradient.timed_kernel import Slopes, TimedKernel, gpu_at
 from abstim.occupancy_vector.design_points import machine_of_lanes, queue_of
 from abstim.occupancy_vector.items import LATENCIES, cut, units_of, work_a_cycle
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives

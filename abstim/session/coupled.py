@@ -21,7 +21,7 @@ from functional.errors import ExecutionError, InputError, refuse
 from functional.execution.executor import Executor, Request
 from functional.launches.case import Case, StreamedCase
 from functional.llvm_executor import LlvmExecutor
-from functional.llvm_executor.in_turns import Stepped
+from functional.llvm_executor.attempts import Stepped
 from functional.llvm_executor.streams import StreamPart
 from functional.traces.store import StoredCase
 from functional.traces.trace import COUNTS, DTYPES, STREAMS, Trace, offsets_of

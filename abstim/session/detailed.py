@@ -28,8 +28,7 @@ from functional.traces.trace import Trace
 class RetiredBlocks:
     """Counts the thread blocks of a session's launches on some GPUs, and tells `progress` of them.
 
-    Of launches that are made when it is their turn nobody knows how many thread blocks they will have: launches are
-    counted there."""
+    Of launches that are made when it is their turn nobody knows the thread blocks: launches are counted there."""
 
     def __init__(self, session: Session, gpus: Sequence[Gpu], what: str, progress: Progress) -> None:
         self._what, self._progress, launches = what, progress, session.case.launches

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from abstim import __version__
 from abstim.brief import brief
 from abstim.gpu.config import Gpu, known_error_of
-from abstim.session.limits import limit_of
-from abstim.session.rates import FLOATS, TRAFFIC, peaks, rates, work_of
+from abstim.session.limits import FLOATS, TRAFFIC, limit_of, peaks, rates, work_of
 from abstim.session.turns import queue_notes
 from abstim.targets.execution import OutputCheck
 from precharacterize.timed_code import why_not_machine

@@ -13,8 +13,8 @@ from abstim.engine import Caches, EngineResult, LaunchInputs, simulate_point
 from abstim.engine.simulation import Simulation, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, check_cluster, occupancy
+from abstim.session.limits import block_operations
 from abstim.session.memory_accesses import first_elements, words_of_vectors
-from abstim.session.rates import block_operations
 from abstim.session.turns import AS_TRACED, BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
@@ -96,8 +96,7 @@ class Session:
         return self.once(("clusters",), lambda: any(launch.cluster.total > 1 for launch in launches))
 
     def on(self, gpu: Gpu) -> Session:
-        """The session with what a GPU executes: another one where that depends on the GPU, and this one has another's
-        traces."""
+        """The session with what a GPU executes: another one where that depends on the GPU and this has another's."""
         if gpu is self._executed_on or not self.is_ordered:
             return self
 

@@ -29,8 +29,7 @@ class StreamedLaunch:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Launches side by side, where what they wait for allows it: from the beginning to the end of all, and one after
-    the other."""
+    """Launches side by side, where what they wait for allows it: the time of all, and that of one after the other."""
 
     __repr__ = brief
 

@@ -16,8 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from abstim.brief import grouped
-from functional.errors import refuse
-from functional.terminal import note, plain
+from functional.errors import note, plain, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -291,8 +290,7 @@ def _lines(shorter: str) -> Iterator[Any]:
 @contextmanager
 def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "") -> Iterator[Any]:
     """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed. Where stderr is no
-    terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: what is said of work that takes
-    long."""
+    terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: said of work that takes long."""
     if quiet:
         yield lambda what, done, total: None
         return

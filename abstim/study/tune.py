@@ -186,8 +186,7 @@ def tune(
 ) -> Tuning:  # fmt: skip
     """Every variant of a space on a GPU, or `count` of them: drawn (`random`), or those that the formula finds quickest
     (`multi-fidelity`). `aim`: estimate each from a sample of its thread blocks. A variant that cannot be compiled or
-    launched has a reason in place of a time. Raises InputError where that is so of all, and for what the model cannot
-    do."""
+    launched has a reason in place of a time. Raises InputError where all have one, and for what the model cannot do."""
     point, variants = gpu_of(gpu), [Variant(values=values) for values in space.variants()]
     refuse(strategy not in STRATEGIES, f"no strategy {strategy!r}{nearest(strategy, STRATEGIES)}")
     refuse(aim and model != DETAILED, f"the {model} model times whole launches; leave out --error")

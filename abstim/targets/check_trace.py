@@ -23,8 +23,7 @@ LANES = 32
 
 
 class BlockCounts(NamedTuple):
-    """What each basic block of a program has: instructions, accesses that leave line records, those to shared memory
-    by name."""
+    """What each basic block of a program has: instructions, accesses that leave line records, and named shared ones."""
 
     instructions: Int32[np.ndarray, " basic_block"]
     accesses: Int32[np.ndarray, " basic_block"]

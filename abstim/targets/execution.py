@@ -16,16 +16,14 @@ import msgspec
 
 from abstim.progress import Progress, silent
 from abstim.targets.check_trace import check_traces
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.execution.executor import Executor
 from functional.keep.folder import trace_cache_bytes
 from functional.keep.kept import Kept, key
 from functional.launches.case import Case, StreamedCase, execute_launch
 from functional.programs.program import Program
 from functional.ptx.source import naming_source
-from functional.terminal import note
-from functional.traces.coding import decode, encode
-from functional.traces.store import OutputCheck, StoredCase, StoreWriter
+from functional.traces.store import OutputCheck, StoredCase, StoreWriter, decode, encode
 from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
@@ -105,7 +103,7 @@ def _isolated(which: str, strict: bool) -> Executor:
 
 
 MODULES: tuple[str, ...] = ("functional.launches.case", "functional.execution.default_executor")
-MODULES += ("functional.ptx.parser", "functional.traces.coding", "abstim.targets.isolation.isolated_executor")
+MODULES += ("functional.ptx.parser", "functional.traces.store", "abstim.targets.isolation.isolated_executor")
 
 
 class Traces:

@@ -15,10 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from abstim.gpu.config import config_dir, nearest, read_toml
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.keep.folder import cache_dir, write_atomic
 from functional.ptx.ir import Module
-from functional.terminal import note
 from precharacterize.classify import latency_class
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Integer oddities of CUDA's SIMD intrinsics: `vabsdiff4 vadd4 vmax2 ...`, `fns`, `szext`, and `cvt.pack`.
 
-The video instructions take words, halves or bytes of any two operands in order (no operand selectors), which is all
-that compilers emit."""
+The video instructions take words, halves or bytes of any two operands in order: compilers emit no operand selectors."""
 
 from collections.abc import Callable
 

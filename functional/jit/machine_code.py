@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional.errors import note
 from functional.jit.marked import Known, Marked, address_of, described, kind_of, words_of
 from functional.keep.kept import Kept, key
-from functional.terminal import note
 
 CAN_LOAD = sys.platform == "linux" and platform.machine() == "x86_64"
 SYMBOLS, RELOCATIONS = 2, 4  # types of sections

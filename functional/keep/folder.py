@@ -12,8 +12,7 @@ from threading import get_ident
 from time import time
 from typing import IO
 
-from functional.errors import InputError, refuse
-from functional.terminal import note
+from functional.errors import InputError, note, refuse
 
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
 _HALF_WRITTEN_SECONDS = 24 * 3600  # after which nobody is writing a file any more

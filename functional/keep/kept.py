@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from functional.errors import note
 from functional.keep.folder import cache_dir, evict, mark_used, strangers, write_atomic
-from functional.terminal import note
 
 _NATIVE = re.compile(r"\b(?:Native|Staged)\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")

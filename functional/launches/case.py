@@ -12,13 +12,12 @@ import msgspec
 import numpy as np
 
 from functional.arrays import Bool, Shaped
-from functional.errors import InputError, refuse
+from functional.errors import InputError, note, refuse
 from functional.execution.executor import Executor, Interleaving
 from functional.launches.launch import Launch, Pointer, device_address
 from functional.launches.memory import Memory
 from functional.programs.registers import Registers, registers_per_thread
 from functional.ptx.ir import Module
-from functional.terminal import note
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:

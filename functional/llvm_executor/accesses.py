@@ -1,5 +1,4 @@
-"""Memory instructions as calls of the run time's helpers; atomics lane after lane, each seeing what the one before
-left."""
+"""Memory instructions as calls of the run time's helpers; atomics lane after lane, each on what the last left."""
 
 from functional.isa.emitter import BITS, FLOATING, Value
 from functional.isa.memory import RANK_BYTES, access_of, atomic_name, elements_of, space_of

@@ -24,10 +24,9 @@ from functional.llvm_executor.pieces import pieces_of
 from functional.llvm_executor.undo import PAGE_SHIFT, Undo
 from functional.programs.program import ENDS, BasicBlock
 from functional.ptx.ir import Instruction, Register
-from functional.steps.decode import decoded, end_of, step_of
 from functional.steps.machine import Block, Bytes, Code, Frame, Machine, Step, Watch, under_guard
 from functional.steps.mbarriers import is_wait
-from functional.steps.run import run_chunks
+from functional.steps.run import decoded, end_of, run_chunks, step_of
 from functional.steps.stack import Stack, pack, unpack
 from functional.steps.turns import Turns
 from functional.traces.trace import Trace

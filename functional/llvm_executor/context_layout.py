@@ -31,7 +31,7 @@ CONTEXT = (
     "reserved_smem_offset_1", "envreg1", "envreg2", "nwarpid", "dynamic_smem_size", "total_smem_size",
     "shared_bytes", "local_base", "local_bytes",
     "zero", "zeros", "most_events", "counts",  # frame slots to clear: offsets (int64, 128 B each) and their number
-    # thread blocks in turns (runtime_interleave.py)
+    # thread blocks in turns (runtime_schedule.py)
     "points_left",  # order points that the running warp may pass
     "interleaved", "midway",  # not 0: blocks run in turns; the running warp has stopped for want of room
     "slots", "resident", "leaves", "tree", "slot", "warp",  # Slot rows, in use and all; a tournament; what runs

@@ -21,8 +21,7 @@ from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import MOST_KEPT_BYTES
 from functional.llvm_executor.object_code import Compiled, call
-from functional.llvm_executor.races import Shadow
-from functional.llvm_executor.streams import Buffers, Streams
+from functional.llvm_executor.streams import Buffers, Shadow, Streams
 from functional.llvm_executor.undo import Undo
 from functional.traces.trace import Trace
 

@@ -19,12 +19,11 @@ from functional.jit.machine_code import FEW_PASSES, assembled, engine_of, featur
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
-    runtime_interleave,
     runtime_matrices,
     runtime_races,
+    runtime_records,
     runtime_schedule,
     runtime_stack,
-    runtime_streams,
 )
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.context_layout import ENTRY_BYTES

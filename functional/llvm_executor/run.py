@@ -8,22 +8,20 @@ from threading import Lock
 
 import numpy as np
 
-from functional.errors import BudgetSpent, PtxError, refuse
+from functional.errors import BudgetSpent, PtxError, note, refuse
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch, open_regions
-from functional.llvm_executor.attempts import Conflict, interleaved, parallel, serial
+from functional.llvm_executor.attempts import Conflict, Stepped, interleaved, parallel, serial
 from functional.llvm_executor.by_piece import PieceCode, by_piece
-from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.pieces import Care
-from functional.llvm_executor.races import Shadow
+from functional.llvm_executor.streams import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.programs.program import Program
 from functional.steps.machine import UNWATCHED, Watch
-from functional.terminal import note
 from functional.traces.trace import Trace, concatenate, rechunk
 
 _TOGETHER_WARPS = 1 << 12  # of blocks that wait for each other, where nobody says how many are resident

@@ -7,16 +7,8 @@ from typing import Any, NamedTuple
 
 from functional.isa.memory import WINDOWS
 from functional.jit.native import I1, I8, I32, I64, LANES, Flags, Lanes64, Pointer, inlined, op, routine
+from functional.llvm_executor import runtime_records as records
 from functional.llvm_executor.context_layout import LOADED, STORED, Context
-from functional.llvm_executor.runtime_records import (
-    conflict,
-    conflict_lanes,
-    note_local_words,
-    record,
-    record_lanes,
-    record_local,
-    record_one,
-)
 from functional.llvm_executor.undo import keep_lanes
 from functional.traces.line_record import MORE, SHARED_PASS
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
@@ -99,25 +91,25 @@ def _logging(space: str) -> tuple[Any, Any, Any]:
     @inlined(f"log_lanes_{space}")
     def log_lanes(ctx: Context, address: Lanes64, mask: I32, size: I64) -> None:
         if space == "shared":
-            conflict_lanes(ctx, address, mask)
+            records.conflict_lanes(ctx, address, mask)
         elif space == "local":
-            record_local(ctx, address, mask, size)
+            records.record_local(ctx, address, mask, size)
         else:
-            record_lanes(ctx, address + (_PARAM_BYTES if space == "param" else 0), mask)
+            records.record_lanes(ctx, address + (_PARAM_BYTES if space == "param" else 0), mask)
 
     @inlined(f"log_one_{space}")
     def log_one(ctx: Context, address: I64) -> None:
         if space == "shared":
-            conflict(ctx, 1)
+            records.conflict(ctx, 1)
         else:
-            record_one(ctx, address + (_PARAM_BYTES if space == "param" else 0))
+            records.record_one(ctx, address + (_PARAM_BYTES if space == "param" else 0))
 
     @inlined(f"log_none_{space}")
     def log_none(ctx: Context) -> None:
         if space == "shared":
-            conflict(ctx, 0)
+            records.conflict(ctx, 0)
         else:
-            record(ctx, 0)
+            records.record(ctx, 0)
 
     return log_lanes, log_one, log_none
 
@@ -213,7 +205,7 @@ def log_passes(ctx: Context, passes: I8) -> None:
 def passes_of(ctx: Context, address: Lanes64, mask: I32) -> I8:
     """Bank passes of shared addresses, not logged."""
     at = ctx.conflicts
-    conflict_lanes(ctx, address, mask)
+    records.conflict_lanes(ctx, address, mask)
     ctx.conflicts = at
     return at[I8, 0]
 
@@ -238,7 +230,7 @@ _SHARED, _LOCAL = WINDOWS["shared"], WINDOWS["local"]
 def note_words_elsewhere(ctx: Context, first: Pointer, address: Lanes64, mask: I32, size: I64) -> None:
     """Of a generic store to local memory."""
     if op.reduce_umin(op.where(Flags(mask), address, -1)) >= _LOCAL[0]:
-        note_local_words(ctx, first, address - _LOCAL[0], mask, size)
+        records.note_local_words(ctx, first, address - _LOCAL[0], mask, size)
 
 
 _check_local, _locate_shared = SPACES["local"].check, SPACES["shared"].locate

@@ -1,5 +1,4 @@
-"""The syntax tree of a PTX file, in which names are still text: its nodes, and the builder that lark calls, one method
-a rule of grammar.lark."""
+"""The syntax tree of a PTX file, in which names are still text: its nodes, and the builder that lark calls."""
 
 import struct
 from collections.abc import Callable

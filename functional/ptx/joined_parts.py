@@ -179,8 +179,7 @@ def _generation(target: str) -> tuple[int, str]:
 
 
 def _text(head: list[str], items: list[Item]) -> str:
-    """Functions are declared first, since variables and functions of any part may name them, then variables, those
-    without a value in front."""
+    """Functions are declared first, since any part may name them, then variables, those without a value in front."""
     functions = [item for item in items if item.is_function]
     variables = sorted((item for item in items if not item.is_function), key=lambda item: "=" in item.text)
     declared = [_declaration(item) for item in functions if item.body]

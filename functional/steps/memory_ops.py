@@ -15,16 +15,7 @@ from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Instruction, Operand, Register, Symbol
 from functional.steps.machine import Bytes, Frame, Getter, Machine, Step, getter, setter
-from functional.traces.line_record import (
-    SHARED_PASS,
-    Records,
-    bank_passes,
-    joined_records,
-    line_records,
-    repeat_active,
-    sector_numbers,
-    with_words,
-)
+from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _LANES = np.arange(32, dtype=np.int64)[None, :]
@@ -92,7 +83,7 @@ class Space:
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray | None:
         """Sector numbers of the access for line records, or None if the space is shared memory."""
-        return sector_numbers(part.addresses)
+        return line_record.sector_numbers(part.addresses)
 
     def check_alignment(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> None:
         """Raise ExecutionError unless all addresses are multiples of `size`."""
@@ -104,8 +95,7 @@ class Space:
     def out_of_bounds(
         self, frame: Frame, inst: Instruction, addresses: np.ndarray, bad: np.ndarray, size: int, near: str
     ) -> Exception:
-        """The error of the first bad lane. Lanes that are not active stand at an active one's address: addresses, not
-        lanes, are counted."""
+        """The error of the first bad lane. Inactive lanes stand at an active one's address: addresses are counted."""
         row, lane, address = _first(addresses, bad)
         others = len(np.unique(np.broadcast_to(addresses, np.broadcast_shapes(addresses.shape, bad.shape))[bad])) - 1
         message = f"{size} bytes at {address:#x} are out of bounds: {near}"
@@ -156,7 +146,7 @@ class ParamSpace(Space):
     """The parameter block of the kernel; records lie in the parameter window of the trace."""
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
-        return sector_numbers(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
+        return line_record.sector_numbers(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
 
 
 class SharedSpace(Space):
@@ -200,7 +190,7 @@ class LocalSpace(Space):
         words = [(part.addresses.astype(np.int64) + 4 * i) >> 2 for i in range(-(-size // 4))]
         sectors = [(word + LOCAL_WINDOW_LINE) * 4 + _LANES // 8 for word in words]
         if part.active is not None:
-            sectors = [repeat_active(sector, part.active, part.some) for sector in sectors]
+            sectors = [line_record.repeat_active(sector, part.active, part.some) for sector in sectors]
         return np.concatenate(sectors, axis=1).astype(np.uint32)
 
 
@@ -267,7 +257,7 @@ def split(
     if some is not None and not some.any():
         return
     if active is not None and (addresses.shape[1] > 1 or some is not None):
-        addresses = repeat_active(frame.full(addresses), active, some)
+        addresses = line_record.repeat_active(frame.full(addresses), active, some)
     if space == "shared" and frame.machine.clusters.size > 1:
         check_own(frame, inst, addresses, active)
     if space != "generic" or int(addresses.min()) >= GLOBAL_BASE:
@@ -296,12 +286,12 @@ def _split_generic(frame: Frame, inst: Instruction, active: np.ndarray, addresse
         inside = active & (addresses >= np.uint64(start)) & (addresses < np.uint64(stop))
         if inside.any():
             some = rows_with_a_lane(inside)
-            moved = repeat_active(addresses, inside, some) - np.uint64(GENERIC[name])
+            moved = line_record.repeat_active(addresses, inside, some) - np.uint64(GENERIC[name])
             yield Lanes(frame, inst, SPACES[name], moved.astype(np.uint32) if name in SHARED else moved, inside, some)
             active = active & ~inside
     if active.any():
         some = rows_with_a_lane(active)
-        yield Lanes(frame, inst, SPACES["global"], repeat_active(addresses, active, some), active, some)
+        yield Lanes(frame, inst, SPACES["global"], line_record.repeat_active(addresses, active, some), active, some)
 
 
 def record(frame: Frame, shared: bool, size: int, parts: list[Lanes], stored: int = 0) -> None:
@@ -317,18 +307,20 @@ def record(frame: Frame, shared: bool, size: int, parts: list[Lanes], stored: in
             each if part.some is None else tuple(column[part.some[each[0]]] for column in each)
             for part, each in zip(parts, found, strict=True)
         ]
-        log_records(frame, joined_records(chosen, frame.count), None)  # type: ignore[arg-type]
+        log_records(frame, line_record.joined_records(chosen, frame.count), None)  # type: ignore[arg-type]
 
 
-def _records_of(part: Lanes, size: int, stored: int) -> Records:
+def _records_of(part: Lanes, size: int, stored: int) -> line_record.Records:
     """Of a part of an access, in rows without an active lane too; of shared memory a record a pass."""
     frame = part.frame
     if (sectors := part.space.sectors(frame, part, size)) is None:
         return pass_records(_passes(frame, [part]))
-    records = line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
+    records = line_record.line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
     if not stored or part.space.name not in ("global", "local"):
         return records
-    return with_words(records, frame.full(part.addresses), part.lanes, stored, size * (part.space.name == "local"))
+    return line_record.with_words(
+        records, frame.full(part.addresses), part.lanes, stored, size * (part.space.name == "local")
+    )
 
 
 def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
@@ -340,16 +332,16 @@ def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
 
 def bank_passes_of(addresses: np.ndarray) -> np.ndarray:
     """Bank passes [row] of shared addresses [row, any number of words]."""
-    return bank_passes((addresses >> addresses.dtype.type(2)).astype(np.uint32, copy=False))
+    return line_record.bank_passes((addresses >> addresses.dtype.type(2)).astype(np.uint32, copy=False))
 
 
-def pass_records(passes: np.ndarray) -> Records:
+def pass_records(passes: np.ndarray) -> line_record.Records:
     """Of a generic access to shared memory: one a bank pass [row], of the window for it."""
     at = np.repeat(np.arange(len(passes)), passes)
-    return at, np.full(len(at), SHARED_PASS, np.uint32)
+    return at, np.full(len(at), line_record.SHARED_PASS, np.uint32)
 
 
-def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
+def log_records(frame: Frame, records: line_record.Records, some: np.ndarray | None) -> None:
     """Log records, with an empty one for each warp without an active lane (`some` False; None: all have one)."""
     rows, packed = records
     if some is not None:

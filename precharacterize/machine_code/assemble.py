@@ -1,5 +1,4 @@
-"""PTX text -> machine code of its kernels: made once by ptxas and nvdisasm, found on the PATH or in pip's packages, and
-kept on disk as instructions."""
+"""PTX text -> machine code of its kernels: made once by ptxas and nvdisasm (on the PATH or pip's), and kept on disk."""
 
 import re
 import shutil

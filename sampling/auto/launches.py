@@ -7,17 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sampling.arrays import Float64, Int64
-from sampling.auto.prediction import (
-    BY_ONE_SM,
-    BY_WORK,
-    Fit,
-    Prediction,
-    Work,
-    choose_heavy,
-    choose_unlike,
-    launch_work,
-    predict,
-)
+from sampling.auto import prediction
 from sampling.estimate import Estimate, Part, around, weakest
 from sampling.statistics import CONFIDENCE, members, pooled_error, t_quantile
 
@@ -44,10 +34,10 @@ class ProgramWork:
     given: Int64[np.ndarray, " launch"] | None = None
     one_sm: Float64[np.ndarray, " launch"] | None = None
 
-    def of(self, rows: Int64[np.ndarray, " some"]) -> Work:
+    def of(self, rows: Int64[np.ndarray, " some"]) -> prediction.Work:
         """What is known of some."""
         given = np.zeros(len(rows), np.int64) if self.given is None else self.given[rows]
-        return launch_work(self.columns[rows], given)
+        return prediction.launch_work(self.columns[rows], given)
 
 
 class KernelSample:
@@ -55,14 +45,14 @@ class KernelSample:
 
     def __init__(self, rows: Int64[np.ndarray, " launch"], work: ProgramWork, rng: np.random.Generator) -> None:
         self.rows, self.work, self.cost, self.rng = rows, work.of(rows), work.cost[rows], rng
-        self.fits: tuple[Fit, ...] = BY_WORK
+        self.fits: tuple[prediction.Fit, ...] = prediction.BY_WORK
         if work.one_sm is not None and work.one_sm[rows].all():
             columns = np.column_stack([self.work.columns, work.one_sm[rows]])
-            self.work, self.fits = self.work._replace(columns=columns), BY_ONE_SM
+            self.work, self.fits = self.work._replace(columns=columns), prediction.BY_ONE_SM
         _, self.first, self.kinds = np.unique(work.kinds[rows], return_index=True, return_inverse=True)
         self.sample: list[int] = []
         self.estimates: list[Estimate] = []
-        self.prediction: Prediction | None = None
+        self.prediction: prediction.Prediction | None = None
 
     def add(self, place: int, estimate: Estimate) -> None:
         """A launch has been simulated."""
@@ -82,15 +72,15 @@ class KernelSample:
         size = np.bincount(self.kinds, self.cost if found is None else found.cycles)
         known = np.unique(self.kinds[self.sample]).tolist()
         # where one SM has told of each, nothing else can make it differ
-        if self.fits is BY_ONE_SM and (found is None or found.scale <= TOLD_BADLY):
-            return self.first[choose_heavy(size, self.cost[self.first], known, count)].tolist()
-        return self.first[choose_unlike(self.work.of(self.first), size, known, count, self.rng)].tolist()
+        if self.fits is prediction.BY_ONE_SM and (found is None or found.scale <= TOLD_BADLY):
+            return self.first[prediction.choose_heavy(size, self.cost[self.first], known, count)].tolist()
+        return self.first[prediction.choose_unlike(self.work.of(self.first), size, known, count, self.rng)].tolist()
 
-    def predicted(self) -> Prediction:
+    def predicted(self) -> prediction.Prediction:
         """Cycles of all of them."""
         if self.prediction is None:
             measured = np.array([estimate.total for estimate in self.estimates])
-            self.prediction = predict(self.work, np.array(self.sample), measured, self.kinds, self.fits)
+            self.prediction = prediction.predict(self.work, np.array(self.sample), measured, self.kinds, self.fits)
         return self.prediction
 
     @property
@@ -137,7 +127,10 @@ def lucky(scales: Float64[np.ndarray, " kernel"], counts: Int64[np.ndarray, " ke
 
 
 def half_width(
-    own: Float64[np.ndarray, " kernel"], inner: Sequence[float], found: Sequence[Prediction], confidence: float
+    own: Float64[np.ndarray, " kernel"],
+    inner: Sequence[float],
+    found: Sequence[prediction.Prediction],
+    confidence: float,
 ) -> float:
     """Half of an interval from the variances of each kernel's predictions, and of samples inside of launches."""
     degrees = np.array([p.degrees for p in found] + [np.inf] * len(inner))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sampling.arrays import Float64
-from sampling.auto.segment_simulation import BUSY, LAST_WAVES, WARM_WAVES, Batch, Beginning, SegmentSimulation
+from sampling.auto.segments import BUSY, LAST_WAVES, WARM_WAVES, Batch, Beginning, SegmentSimulation
 from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, coefficient_of_variation, t_quantile
@@ -17,7 +17,7 @@ MOST = 0.4  # share of a launch beyond which the rest is simulated too
 # Coefficients of variation of what thread blocks, or waves of them, do: where a tile lies decides how many lines it has
 EQUAL_WORK, EQUAL_BLOCK_LINES = 0.02, 0.3
 # Half of the interval of what is left out, at least: thread blocks fall out of step over some forty waves, by which the
-# pace moves by 2 to 4 % (segment_simulation.py)
+# pace moves by 2 to 4 % (segments.py)
 LEAST = 0.04
 
 

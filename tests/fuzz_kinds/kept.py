@@ -30,7 +30,7 @@ from precharacterize import characterize
 from precharacterize.table import encoded
 from sampling import Part
 from sampling.auto.iterations import Timed
-from sampling.auto.segment_simulation import Batch, Beginning
+from sampling.auto.segments import Batch, Beginning
 from sampling.estimate import exact
 
 TEXT = HEADER + (

@@ -10,8 +10,8 @@ import numpy as np
 
 from abstim.targets.check_trace import block_counts, problem
 from functional.errors import InputError
-from functional.traces import coding
-from functional.traces.coding import DamagedError
+from functional.traces import store
+from functional.traces.store import DamagedError
 from functional.traces.trace import Trace
 from fuzz_kinds.small_launch import small_launch, timed
 
@@ -25,7 +25,7 @@ def make_store(rng: Random) -> bytes:
     forged = replace(trace, **changes)
     if rng.random() < 0.1:
         forged = replace(forged, warps_per_block=rng.choice([0, 1, 3, -1, 1 << 40]))
-    data = bytearray(coding.encode(forged))
+    data = bytearray(store.encode(forged))
     if rng.random() < 0.4:
         for _ in range(rng.choice([1, 1, 3])):
             data[rng.randrange(len(data))] = rng.randrange(256)
@@ -47,7 +47,7 @@ def judge_store(data: bytes, _: Path) -> str:
     """Decoded, held against its launch, and timed if nothing shows."""
     _, launch, _ = small_launch()
     try:
-        trace = coding.decode(data, launch.thread_blocks * launch.warps_per_block)
+        trace = store.decode(data, launch.thread_blocks * launch.warps_per_block)
     except DamagedError as error:
         raise InputError(str(error)) from None
     if wrong := problem(trace, launch, block_counts(launch.program), np.arange(launch.thread_blocks)):

@@ -17,10 +17,9 @@ from functional.launches.memory import Memory
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.programs.registers import live_in
 from functional.ptx.ir import Instruction, Register
-from functional.steps.decode import decoded, end_of, step_of
 from functional.steps.machine import Block, Code, Frame, Getter, Setter, Step, Watch, getter, setter, under_guard
 from functional.steps.mbarriers import is_wait
-from functional.steps.run import CHUNK_WARPS, run_chunks
+from functional.steps.run import CHUNK_WARPS, decoded, end_of, run_chunks, step_of
 from functional.traces.trace import Trace, concatenate, rechunk
 from oracle.array_machine import ArrayFrame, ArrayMachine, clock
 from oracle.arrays import function_of

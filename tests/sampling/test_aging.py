@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from sampling.auto.segment_simulation import Batch, Beginning
-from sampling.auto.segments import ages, put_off
+from sampling.auto.segments import Batch, Beginning, ages, put_off
 
 BEGUN = Beginning(waves=4, warm_waves=2, segment_waves=3)
 

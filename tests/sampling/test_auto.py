@@ -22,16 +22,21 @@ from sampling.auto.prediction import (
     predict,
     segment_work,
 )
-from sampling.auto.segment_simulation import (
+from sampling.auto.segments import (
     DEAREST,
     FIRST_SEGMENTS,
+    LEAST,
+    READING,
     TELLING_WAVES,
+    WRITING_BACK,
     Beginning,
+    SegmentSampling,
     SegmentSimulation,
+    _error_of_waves,
     cut_into_segments,
     first_segments,
+    work_in_flight,
 )
-from sampling.auto.segments import LEAST, READING, WRITING_BACK, SegmentSampling, _error_of_waves, work_in_flight
 from sampling.estimate import exact
 
 
@@ -79,7 +84,7 @@ def test_truth_is_inside_as_often_as_promised():
 
 def test_nothing_is_predicted_where_nothing_is_left_out(monkeypatch):
     work, cycles = program(3, launches=12, kernels=4)  # three launches of each kernel are the first that are simulated
-    monkeypatch.setattr("sampling.auto.launches.predict", None)
+    monkeypatch.setattr("sampling.auto.prediction.predict", None)
     found, asked = sampled(replace(work, kernels=np.arange(12) % 4), cycles)
     assert sorted(asked) == list(range(12)) and found.basis == "exact"
     assert found.low == found.total == found.high == pytest.approx(cycles.sum())

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from bench_sampling import learn, learn_all, split
 
-from sampling import bounds
-from sampling.bounds import Bound, bounded
-from sampling.estimate import around, exact
+from sampling import estimate
+from sampling.estimate import Bound, around, bounded, exact
 
 
 @pytest.mark.parametrize("draw", ["lognormal", "exponential", "pareto"])
@@ -43,7 +42,7 @@ def test_an_estimate_gets_the_interval_of_its_method_and_basis(monkeypatch):
         ("m", "model"): Bound("m", "model", "constant", 0.2, 40),
         ("n", "model"): Bound("n", "model", "times", 3, 40),
     }
-    monkeypatch.setattr(bounds, "_learnt", lambda: rows)
+    monkeypatch.setattr(estimate, "_learnt", lambda: rows)
     stated = around("m", 100.0, 1.0, basis="model", detailed_fraction=0.1)
     assert (bounded(stated, "m").low, bounded(stated, "m").high) == (pytest.approx(80), pytest.approx(120))
     assert bounded(stated, "auto") == stated and not bounded(stated, "other").bounded
@@ -79,4 +78,4 @@ def test_a_bound_is_held_against_programs_that_it_was_not_learnt_from():
 
 
 def test_the_file_is_read():
-    assert all(bound.rows > 0 for bound in bounds._learnt().values())
+    assert all(bound.rows > 0 for bound in estimate._learnt().values())

@@ -9,9 +9,18 @@ import pytest
 from synthetic import SyntheticLaunch
 
 from sampling import Photon
-from sampling.photon import Analysis, BlockSampling, KernelSampling, WarpSampling, analyse
+from sampling.photon import (
+    DEFAULT_LATENCY_CYCLES,
+    Analysis,
+    BlockSampling,
+    Detector,
+    KernelSampling,
+    StabilityRule,
+    WarpSampling,
+    analyse,
+    interval_cycles,
+)
 from sampling.photon.analysis import distance, sample_blocks
-from sampling.photon.warps import DEFAULT_LATENCY_CYCLES, Detector, StabilityRule, interval_cycles
 from sampling.protocol import BlockCode
 
 IRREGULAR = ((0, 1, 1, 1, 2), (0, 1, 2), (0, 2), (0, 1, 1, 1, 1, 1, 1, 2))
@@ -268,7 +277,7 @@ def test_a_cache_that_fills_late_is_known_early(full_after, given_up) -> None:
 
 
 def test_a_rare_block_starts_at_the_latencies_that_are_given() -> None:
-    from sampling.photon.warps import BlockTimes
+    from sampling.photon import BlockTimes
 
     launch = regular()
     times = BlockTimes(BlockSampling(), launch)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic import SyntheticLaunch
 
-from sampling.auto.segment_simulation import Batch
+from sampling.auto.segments import Batch
 from sampling.auto.steady import FIRST_WAVES, LEAST, SteadySampling, equal_blocks
 
 WAVE = 60

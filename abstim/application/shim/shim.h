@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "protocol.h"  // made by abstim/application/call_messages.py
+#include "protocol.h"  // made by abstim/application/call_server.py
 
 #define PUBLIC __attribute__((visibility("default")))
 

@@ -10,7 +10,7 @@ from bokeh.models import ColumnDataSource, LinearAxis, Range1d
 
 from abstim.brief import grouped
 from abstim.session.issue_logs import source_text
-from abstim.session.rates import dram_bytes
+from abstim.session.limits import dram_bytes
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import chart
 from abstim.show.report.chart import COLORS, SLOT_COLORS, Chart, Listing, Section, SourceRow, Table, bars, figure

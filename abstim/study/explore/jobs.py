@@ -29,10 +29,9 @@ from abstim.session.session import Session
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED
 from functional.arrays import Int64
-from functional.errors import InputError
+from functional.errors import InputError, note
 from functional.keep.folder import cache_dir, make_folder
 from functional.keep.kept import key
-from functional.terminal import note
 from functional.traces.line_record import in_local
 from precharacterize.table import encoded
 

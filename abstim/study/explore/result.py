@@ -24,8 +24,7 @@ from functional.keep.folder import check_output, write_output
 class Sensitivity:
     """`elasticity`: per cent of time for one per cent more of the key (None for words and for values of 0).
 
-    `swing`: time at the key's worst value over time at its `best`; exactly 1 if the key alone never changes the
-    time."""
+    `swing`: time at the key's worst value over time at its `best`; exactly 1 if the key alone never matters."""
 
     key: str
     elasticity: float | None

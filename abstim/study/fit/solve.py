@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from abstim.gpu.config import Gpu, load_gpu
-from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, step_of, values_of
+from abstim.gradient.timed_kernel import INDEX, bounds_of, check_names, step_of, values_of
 from abstim.progress import Progress, silent
 from abstim.study.fit.data import Observations, observations, of_table, of_times, programs_of, split
 from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParameter, Knowledge, finite, knowledge
@@ -98,8 +98,7 @@ class Problem:
         return (((self._weights * damped(errors, self.outlier)[0]) ** 2).sum(1) + (away**2).sum(1)).tolist()
 
     def look(self, value: np.ndarray) -> Knowledge:
-        """What the data says of each parameter around a point. The noise is then what would be left of the errors, if
-        they were linear."""
+        """What the data says of each parameter around a point. The noise is what linear errors would leave."""
         off = np.abs(np.log(self.data.engine_cycles([value], exactly=True)[0] / self._measured))
         self.outlier = max(OUTLIER, 0.5 * float(np.median(off)))
         errors, jacobian = self.linearized(np.log(value), anew=True)

@@ -28,8 +28,7 @@ from precharacterize.synchronisation import NONE, barriers_of
 from sampling import Estimate, Part
 from sampling.auto.iterations import SHARES, IterationSampling, Timed, uneven
 from sampling.auto.launches import LaunchSampling, ProgramWork
-from sampling.auto.segment_simulation import cut_into_segments
-from sampling.auto.segments import SegmentSampling, has_giants
+from sampling.auto.segments import SegmentSampling, cut_into_segments, has_giants
 from sampling.auto.steady import SteadySampling, equal_blocks
 from sampling.statistics import CONFIDENCE, numbered
 

@@ -19,7 +19,7 @@ from functional.errors import InputError, refuse
 from functional.files import table_rows
 from functional.programs.dependence import signatures
 from sampling import Estimate, Profile, SamplingError, Selection, selection_files
-from sampling.bounds import bounded
+from sampling.estimate import bounded
 from sampling.nsight import read_nsight_compute, read_nsight_systems, read_nsight_times
 
 

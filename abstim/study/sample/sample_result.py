@@ -56,7 +56,7 @@ class SampleResult:
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     earlier_seconds: float = 0.0  # those of `seconds` that what was kept of earlier runs had taken
-    own_half_width: float = 0.0  # of the interval that the method itself states, of the estimate (`sampling.bounds`)
+    own_half_width: float = 0.0  # of the interval that the method itself states, of the estimate (`sampling.estimate`)
     kernels: tuple[KernelShare, ...] = ()  # most cycles first
     assumes: str = ""  # the method, of what it left out
     notes: tuple[str, ...] = ()  # what may be wrong with it

@@ -29,7 +29,7 @@ from functional.launches.case import Case
 from functional.traces.trace import Trace, concatenate
 from sampling import Estimate, LaunchShape, Part
 from sampling.auto.iterations import Timed
-from sampling.auto.segment_simulation import Batch
+from sampling.auto.segments import Batch
 from sampling.estimate import exact
 from sampling.photon import Analysis
 

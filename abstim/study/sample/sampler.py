@@ -30,7 +30,7 @@ from functional.programs.dependence import signatures
 from functional.traces.store import StoredCase
 from functional.traces.trace import Trace
 from sampling import Estimate, SamplingError
-from sampling.bounds import bounded
+from sampling.estimate import bounded
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:

@@ -23,14 +23,13 @@ import numpy as np
 
 from abstim.targets.check_trace import BlockCounts, block_counts, problem
 from abstim.targets.isolation.restrict import refuse_where_impossible, restrict, rules
-from functional.errors import ExecutionError, InputError
+from functional.errors import ExecutionError, InputError, note, plain
 from functional.execution.computer import memory_bytes
 from functional.execution.executor import Executor, Request
 from functional.keep.folder import may_not_write
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory, Store
 from functional.programs.program import Program
-from functional.terminal import note, plain
 from functional.traces.trace import DTYPES, Trace
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
@@ -290,8 +289,7 @@ class IsolatedExecutor(Executor):
         return self.inner.chunked(request) if trusted else self._traces(request, False)
 
     def _traces(self, given: Request, whole: bool) -> Iterator[Trace]:
-        """What the process answers, looked at; what else it leaves is put where it belongs. Raises the error that it
-        met."""
+        """What the process answers, looked at; what else it leaves is put in place. Raises the error that it met."""
         launch, memory, done = given.launch, given.memory, 0
         request = replace(given, memory=memory.unprinted())
         process, counts = self._process_for(request, whole)
