@@ -276,8 +276,8 @@ def test_slope_is_the_difference_and_has_the_right_sign(hotspot, slopes, key):
 def test_launches_that_are_alike_are_looked_at_once(monkeypatch):
     session, gpu, looked = open_session("dct8x8"), load_gpu("rtx3070"), []  # three kernels, four times on the same data
     alone = [own_look(session, n, gpu)[1]["cycles"] for n in range(len(session))]
-    look = predictions.look_and_predict
-    monkeypatch.setattr(predictions, "look_and_predict", lambda *given: (looked.append(given), look(*given)))
+    (look,) = predictions.look_at.__defaults__
+    monkeypatch.setattr(predictions.look_at, "__defaults__", (lambda *given: (looked.append(given), look(*given)),))
     launches = run(session, gpu, model="analytic").launches
     assert len(looked) == 3 and [launch.cycles for launch in launches] == [round(cycles) for cycles in alone]
 
