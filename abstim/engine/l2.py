@@ -202,7 +202,7 @@ def join(shared, queue, place, k):
     else:
         line.waiting[j] = place
     line.waiting_last[j] = place
-    count(shared, request, known != request.sectors and line.joined[j] == 1)
+    count(shared, request, known != request.sectors and line.joined[j] == 1 and line.valid & known == 0)
     line.joined[j] += 1
     use(shared.l2, k)
     return True

@@ -343,7 +343,8 @@ class Slice:
             if joined:
                 if len(joined) >= self.spec.l2_mshr_merges:
                     return False
-                self._count(request, joined is not answered and known != sector and len(joined) == 1)
+                first = known != sector and len(joined) == 1 and known not in line.valid
+                self._count(request, joined is not answered and first)
                 (self.filled if joined is answered else joined).append(request)
                 return True
         here = request.home == self.number
