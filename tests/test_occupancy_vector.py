@@ -421,7 +421,7 @@ def test_as_many_sectors_are_asked_for_where_lines_of_l1d_leave_early():
     """Loads of 32 lines each, of which L1D holds four: how many more of them are on their way decides who hits."""
     session = open_session("kmeans_invert_mapping", [])
     detailed, occupancy = (model_named(m).launch_on(session, 0, [load_gpu("gtx480")])[0] for m in MODELS_BESIDE)
-    assert occupancy.caches["l2_accesses"] == pytest.approx(detailed.caches["l2_accesses"], rel=0.08)
+    assert occupancy.caches["l2_accesses"] == pytest.approx(detailed.caches["l2_accesses"], rel=0.08)  # 7.1 %
     assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.15)  # detailed is 0.8 % from the reference's
 
 

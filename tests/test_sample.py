@@ -52,7 +52,8 @@ def streamed():
 def test_methods_inside_a_launch_skip_most_of_it_and_come_close(streamed) -> None:
     for result in streamed.results:
         estimate = result.estimate
-        assert estimate.detailed_fraction < 0.55, result.method  # pkp: 0.52
+        # pkp waits until the rate of instructions is steady: 52 % of this stream
+        assert estimate.detailed_fraction < (0.55 if result.method == "pkp" else 0.5), result.method
         if result.method == "pkp":  # stops before dirty lines leave L2 as fast as they will: docs/sampling.md
             continue
         assert estimate.relative_error(streamed.true_cycles) < 0.05, result.method

@@ -24,29 +24,31 @@ class Ways(NamedTuple):
 
     @classmethod
     def of(cls, cache: Any, *names: str) -> Ways:
-        """Whatever was on its way has arrived, and nobody waits."""
+        """Of a cache after a launch. `names`: what it has beside tags and their order."""
         longest = int(cache.placed[..., 0].max())
         placed = cache.placed[..., : 1 + longest].copy()
         used = np.arange(longest) < placed[..., :1]
         at = *np.nonzero(used)[:-1], placed[..., 1:][used]
-        found = cls(placed, at, {name: getattr(cache, name)[at] for name in ("tag", "last_use", *names)})
-        if "line" in names:
-            line = found.columns["line"]
-            line["valid"] |= line["coming"]
-            for name in ("coming", "joined", "waiting", "waiting_last"):
-                line[name] = 0
-        if "there" in names:
-            found.columns["there"][:] = 0
-        if "sector_there" in names:
-            there = found.columns["sector_there"]
-            there[there != NEVER] = 0
-        return found
+        return cls(placed, at, {name: _arrived(name, getattr(cache, name)[at]) for name in ("tag", "last_use", *names)})
 
     def put(self, cache: Any) -> None:
         """Into a cache that holds nothing."""
         cache.placed[..., : self.placed.shape[-1]] = self.placed
         for name, column in self.columns.items():
             getattr(cache, name)[self.at] = column
+
+
+def _arrived(name: str, column: np.ndarray) -> np.ndarray:
+    """A column of a cache's lines when all that was on its way is there, and nobody waits."""
+    if name == "there":
+        column[:] = 0
+    elif name == "sector_there":
+        column[column != NEVER] = 0
+    elif name == "line":
+        column["valid"] |= column["coming"]
+        for of_who_waits in ("coming", "joined", "waiting", "waiting_last"):
+            column[of_who_waits] = 0
+    return column
 
 
 class FirstLevel(NamedTuple):

@@ -162,30 +162,30 @@ def hit(shared, n, queue, place, k, time):
 def known_by(m, request):
     """The sector by which a read is known while it is on its way. The reference's packets of 64 B have the address of
     the first for both sectors (breakdown_request_to_sector_requests), which matters for constants on a Fermi: the
-    second is answered with the first, and is not there afterwards. What counts as its miss is the first such read."""
+    second is answered with the first, and is not there afterwards."""
     sectors = request.sectors
     if m.coalesced_bytes or m.const_line_bytes >= LINE_BYTES or request.who != TO_CONST:
         return sectors
     return sectors & 5 | (sectors & 10) >> 1
 
 
-def join_answered(shared, n, queue, place, k):
-    """A read of a sector that is not there, known by one whose reads are being answered, is answered behind them: 1 if
-    it is, 0 if there are too many, -1 if none is left."""
+def being_answered(shared, n, request):
+    """How many reads that are known by the same sector as this one have their data, and wait to be answered."""
     filled, rows, m, left = shared.slices.filled[n], shared.requests.rows, shared.machine, 0
-    request, other = rows[place - 1], filled.first
+    place = filled.first
     for _ in range(filled.count):
-        known = rows[other - 1]
-        left += known.line == request.line and known_by(m, known) == known_by(m, request)
-        other = known.next
-    if left == 0:
-        return -1
-    if left >= m.l2_mshr_merges:
-        return 0
-    append(rows, filled, take(rows, queue))
-    count(shared, request, False)
+        other = rows[place - 1]
+        left += other.line == request.line and known_by(m, other) == known_by(m, request)
+        place = other.next
+    return left
+
+
+def join_answered(shared, n, queue, k):
+    """The first read of a queue is answered behind those; it misses nothing."""
+    place = take(shared.requests.rows, queue)
+    append(shared.requests.rows, shared.slices.filled[n], place)
+    count(shared, shared.requests.rows[place - 1], False)
     use(shared.l2, k)
-    return 1
 
 
 def join(shared, queue, place, k):
@@ -202,6 +202,7 @@ def join(shared, queue, place, k):
     else:
         line.waiting[j] = place
     line.waiting_last[j] = place
+    # of a constant's two sectors the second counts as a miss as well, once
     count(shared, request, known != request.sectors and line.joined[j] == 1 and line.valid & known == 0)
     line.joined[j] += 1
     use(shared.l2, k)
@@ -266,12 +267,15 @@ def access(shared, n, queue, time):
     if k >= 0 and l2.line[k].valid & request.sectors:
         hit(shared, n, queue, place, k, time)
         return True
-    if k >= 0 and l2.line[k].coming & known_by(m, request):
+    known, left = known_by(m, request), 0
+    if k >= 0 and l2.line[k].coming & known:
         return join(shared, queue, place, k)
-    if k >= 0 and known_by(m, request) != request.sectors:
-        joined = join_answered(shared, n, queue, place, k)
-        if joined >= 0:
-            return joined > 0
+    if k >= 0 and known != request.sectors:
+        left = being_answered(shared, n, request)
+    if left:
+        if left < m.l2_mshr_merges:
+            join_answered(shared, n, queue, k)
+        return left < m.l2_mshr_merges
     return miss(shared, n, queue, place, k, first, time)
 
 

@@ -9,8 +9,8 @@ from functional.jit.marked import members
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 COMING = NEVER + 1  # when a line is there: not known
-# Where they lie among the lines of memory: apart from each other and from global memory. Parameters fall to the bank of
-# the first byte of all, where the reference has them.
+# Where instructions, constants and parameters begin among the lines of memory: apart from each other and from global
+# memory; parameters in the DRAM bank and row of address 0, where the reference has them
 CODE_LINE, CONST_LINE, PARAM_LINE = (at // LINE_BYTES for at in (0xF000_0000, 0x1_0000_0000, 0x1_8000_0000))
 
 
