@@ -16,25 +16,8 @@ from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
 from oracle.resident import Block, Copies, Later, Phase, Warp
 from oracle.resources import MEM, NEVER, AtPort, Dispatch, FrontEnd, Port, first_unbooked, ports_of
+from precharacterize import synchronisation as sync
 from precharacterize.classify import Kind
-from precharacterize.synchronisation import (
-    COMMITS,
-    COPIES,
-    COPY,
-    ELSEWHERE,
-    FILLS,
-    GROUPS,
-    LAST_PRODUCT,
-    MEETS,
-    MEETS_LATER,
-    NONE,
-    PRODUCTS,
-    REGISTERS,
-    WAITS,
-    closes_group,
-    family_of,
-    starts_work,
-)
 
 SP = 0
 IN_ORDER = (0, 1, 2, 5, 4, 3)  # SP, SFU, MEM, TENSOR, DP, INT: kinds as they come to shared collectors
@@ -177,7 +160,7 @@ class Sm:
         kind, port = self.program.unit(i), self.port_of(warp, i)
         if kind == MEM and self.side:
             return self.issue_access(warp, i, port, time)
-        if self.waits_at_ports and self.program.copies(i) == NONE and not self.is_next(port, kind, time):
+        if self.waits_at_ports and self.program.copies(i) == sync.NONE and not self.is_next(port, kind, time):
             self.at_ports.append(AtPort(warp, i, kind, port, len(port.allocations)))
             port.allocations.append(NEVER)
             warp.outstanding += 1
@@ -230,7 +213,7 @@ class Sm:
         """Rule 13: does an instruction leave its collector before the one that went to its port before it?"""
         if not self.waits_at_ports or port.width > 1 or other is None or other.released <= allocated:
             return False
-        if {self.program.copies(mine.i), self.program.copies(other.i)} != {NONE}:
+        if {self.program.copies(mine.i), self.program.copies(other.i)} != {sync.NONE}:
             return False
         leaves = max(mine.operands, self.gpu.spec.register_file_ports * port.starts[-2])
         return (leaves, mine.number) < (other.released, other.number)
@@ -271,16 +254,16 @@ class Sm:
         """Real memory: a memory instruction goes to the load/store unit."""
         warp.outstanding += 1
         copies, family = self.program.copies(i), 0
-        before = [p for p in self.copying if p.warp is warp and self.program.copies(p.i) == COPY]
-        if starts_work(copies):
-            family = family_of(copies)
+        before = [p for p in self.copying if p.warp is warp and self.program.copies(p.i) == sync.COPY]
+        if sync.starts_work(copies):
+            family = sync.family_of(copies)
             warp.copies.setdefault(self.group(warp, family), Copies()).outstanding += 1
         pending = self.memory.new(warp, i, self.next_access(warp, i), port, time, self.group(warp, family))
-        if copies in (COPY, MEETS_LATER):
+        if copies in (sync.COPY, sync.MEETS_LATER):
             self.copying.append(pending)
-        pending.products_done = self.done(warp, PRODUCTS)
-        if copies == MEETS_LATER:
-            self.later.append(Later(warp, pending.what, [*before, pending], self.done(warp, COPIES)))
+        pending.products_done = self.done(warp, sync.PRODUCTS)
+        if copies == sync.MEETS_LATER:
+            self.later.append(Later(warp, pending.what, [*before, pending], self.done(warp, sync.COPIES)))
         self.memory.go(pending, time)
         return NEVER if pending.waiting else pending.result
 
@@ -323,7 +306,7 @@ class Sm:
         if self.program.round(i):
             free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
             loop = Loop(self.program.round(i), self.program.word(i), free, self.word_free)
-        way = self.way if self.program.copies(i) == ELSEWHERE else 0
+        way = self.way if self.program.copies(i) == sync.ELSEWHERE else 0
         self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes, way)
         if self.gpu.spec.partial_sectors:
             self.accessed.words = {record >> 5: words for record, (_, words) in zip(records, found, strict=True)}
@@ -346,16 +329,16 @@ class Sm:
         self.known(warp, i, result)
         if self.program.kind(i) in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC) and self.awaited(i, p.what):
             warp.not_before = result - 1
-        if starts_work(copies):
+        if sync.starts_work(copies):
             group = warp.copies[p.group]
             group.outstanding, group.complete = group.outstanding - 1, max(group.complete, result)
         if warp.awaits and warp.copies_complete() < NEVER:
             warp.not_before, warp.awaits = warp.copies_complete(), []
-        if copies == MEETS:
+        if copies == sync.MEETS:
             self.meet(warp, p.what, result)
-        elif copies == FILLS:
+        elif copies == sync.FILLS:
             self.arrive(warp, p.what, result, 0)
-        elif copies == COMMITS:
+        elif copies == sync.COMMITS:
             self.arrive(warp, p.what, max(result, p.products_done), self.way)
         elif p in self.copying:
             self.copying.remove(p)
@@ -365,7 +348,7 @@ class Sm:
 
     def awaited(self, i: int, access: Access) -> bool:
         """Does a warp wait for an atomic? For those at an `mbarrier`, and those with active lanes."""
-        return self.program.copies(i) != NONE or not access.is_asleep
+        return self.program.copies(i) != sync.NONE or not access.is_asleep
 
     def known(self, warp: Warp, i: int, result: int) -> None:
         """The result of an instruction that was on its way is known."""
@@ -518,25 +501,27 @@ class Sm:
     def follow_copies(self, warp: Warp, i: int, result: int, time: int) -> None:
         """What an instruction does with groups of asynchronous work, at barriers, and with registers."""
         copies = self.program.copies(i)
-        if copies == ELSEWHERE:
+        if copies == sync.ELSEWHERE:
             return
-        if copies == REGISTERS:
+        if copies == sync.REGISTERS:
             self.change_registers(warp, self.program.word(i), time)
-        elif copies < LAST_PRODUCT:
+        elif copies < sync.LAST_PRODUCT:
             self.follow_phases(warp, copies, result, self.accessed)
         elif copies >= 0:
-            family, allowed = divmod(copies, WAITS)
-            warp.awaits = [((self.group(warp, family)[0] - age) % GROUPS, family) for age in range(allowed, GROUPS)]
+            family, allowed = divmod(copies, sync.WAITS)
+            warp.awaits = [
+                ((self.group(warp, family)[0] - age) % sync.GROUPS, family) for age in range(allowed, sync.GROUPS)
+            ]
             warp.not_before = max(warp.not_before, warp.copies_complete())
             if warp.not_before < NEVER:
                 warp.awaits = []
-        elif copies != NONE:
-            group, family = self.group(warp, family_of(copies))
-            if starts_work(copies) and (not self.side or self.program.unit(i) != MEM):
+        elif copies != sync.NONE:
+            group, family = self.group(warp, sync.family_of(copies))
+            if sync.starts_work(copies) and (not self.side or self.program.unit(i) != MEM):
                 work = warp.copies.setdefault((group, family), Copies())
                 work.complete = max(work.complete, result)
-            if closes_group(copies) or copies == LAST_PRODUCT:
-                warp.group[family] = (group + 1) % GROUPS
+            if sync.closes_group(copies) or copies == sync.LAST_PRODUCT:
+                warp.group[family] = (group + 1) % sync.GROUPS
 
     def change_registers(self, warp: Warp, count: int, time: int) -> None:
         """The warp gives some back, and others take them; or it wants some, and has them or waits."""
@@ -555,14 +540,14 @@ class Sm:
     def follow_phases(self, warp: Warp, copies: int, result: int, access: Access) -> None:
         """With real memory what is not known yet is done in `complete`."""
         if self.side:
-            if copies == MEETS and result < NEVER:
+            if copies == sync.MEETS and result < NEVER:
                 warp.not_before = NEVER if warp.at_phases else max(warp.not_before, warp.meets_from)
-        elif copies == MEETS:
+        elif copies == sync.MEETS:
             self.meet(warp, access, result)
-        elif copies == FILLS:
+        elif copies == sync.FILLS:
             self.arrive(warp, access, result, 0)
         else:
-            done = self.done(warp, {MEETS_LATER: COPIES, COMMITS: PRODUCTS}[copies])
+            done = self.done(warp, {sync.MEETS_LATER: sync.COPIES, sync.COMMITS: sync.PRODUCTS}[copies])
             self.arrive(warp, access, max(result, done), self.way)
 
     def follow(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
