@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from abstim.engine.address_map import address
+from abstim.engine.address_map import address, send_to
 from abstim.engine.clear import begin
+from abstim.engine.drawn_slices import slice_drawn
 from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.state import TO_ACCESS
 from abstim.engine.switch import give_back, new_place, put, take
@@ -31,6 +32,8 @@ def replay(gpu, asked, due):
             request.flits, request.due, request.from_dram = asked[position, 5], asked[position, 0] + 1, 0
             request.words = asked[position, 6]
             address(m, request)
+            if m.slice_random:
+                send_to(m, request, slice_drawn(shared, request.home))
             put(shared.there, rows, asked[position, 1], place)
             position += 1
         exchange(gpu, limit)

@@ -37,7 +37,8 @@ def spread_slice_of(m, line):
 
 
 def slice_of(m, line):
-    """(slice, channel, line number in the channel, line number in the slice) of a line."""
+    """(slice, channel, line number in the channel, line number in the slice) of a line; of random slices one that does
+    not depend on the order in which lines are asked for."""
     if m.slice_spread:
         return spread_slice_of(m, line)
     block = line >> m.interleave_log2
@@ -75,13 +76,23 @@ def bank_of(m, local):
     return bank % m.dram_banks
 
 
-def address(m, request):
-    """Says where the line of a request lies, and which slice its SM asks: for a read, of its own part of L2."""
-    number, _, local, in_slice = slice_of(m, request.line)
+def send_to(m, request, number):
+    """A request is of a line that lies in slice `number`, and its SM asks that one; for a read, of its own part of L2,
+    the one that stands for it."""
     near, count = number, m.dram_channels * m.l2_slices_per_channel
-    if m.l2_partitions > 1 and request.kind == READ:  # the slice of its own part that stands for `number`
+    if m.l2_partitions > 1 and request.kind == READ:
         own, home = request.sm * m.l2_partitions // m.sm_count, number * m.l2_partitions // count
         near = (number + (own - home) * (count // m.l2_partitions)) % count
     request.home, request.near = number, near
     request.slice = request.output = near
+
+
+def address(m, request):
+    """Says where the line of a request lies, and which slice its SM asks; if slices are drawn (drawn_slices.py), `home`
+    is the line until then."""
+    number, _, local, in_slice = slice_of(m, request.line)
     request.l2_set, request.bank, request.row = l2_set_of(m, in_slice), bank_of(m, local), row_of(m, local)
+    if m.slice_random:
+        request.home = request.line
+    else:
+        send_to(m, request, number)

@@ -41,6 +41,10 @@ def clear_shared(shared):
     clear_ways(l2)
     if shared.clock[2]:
         zero(shared.held)
+    if shared.machine.slice_random:
+        for k in range(shared.drawn.places[0]):
+            zero(shared.drawn.table[shared.drawn.places[k + 1]])
+        shared.drawn.places[0] = 0
     for array in (
         l2.uses, shared.requests.unused, shared.there, shared.back, shared.slices, shared.channels, shared.inbox,
         shared.received, shared.arriving, shared.traffic, shared.clock, shared.posted, shared.posted_end,

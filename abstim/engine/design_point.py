@@ -1,7 +1,7 @@
 """GPU, table and trace in the flat form that the engine reads, and what of them it refuses."""
 
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,7 +219,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),
-        "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
+        "draw_terms": terms_before_draws(), "l2_hash_log2": l2_hash, "l2_residues": residues(l2_hash),
         "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
@@ -261,6 +261,18 @@ def residues(degree: int) -> np.ndarray:
         found.append(value)
         value <<= 1
     return np.array(found, np.int64) if degree else np.zeros(state.RESIDUES, np.int64)
+
+
+@cache
+def terms_before_draws() -> list[int]:
+    """The latest of the C library's generator, seed 1. Source: glibc, stdlib/random_r.c, TYPE_3."""
+    terms = [1]
+    while len(terms) < state.DRAW_TERMS:
+        terms.append(16807 * terms[-1] % 0x7FFFFFFF)
+    terms += terms[:3]
+    for _ in range(310):  # which nobody is given
+        terms.append((terms[-3] + terms[-state.DRAW_TERMS]) & 0xFFFFFFFF)
+    return terms[-state.DRAW_TERMS :]
 
 
 def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:

@@ -2,6 +2,7 @@
 (docs/timing-rules.md, rules 6 and 9)."""
 
 from abstim.engine.barriers_and_exits import notice
+from abstim.engine.drawn_slices import note_fetch
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import NEVER
@@ -72,6 +73,8 @@ def fetch(c, time, ready):
     there = time if c.machine.perfect_instruction_cache else l1i_lookup(c, sm.warps.fetch_pc[fetched], time)
     if there == NEVER:
         return
+    if c.machine.slice_random and c.machine.perfect_instruction_cache:
+        note_fetch(c, sm.warps.fetch_pc[fetched], time)
     sm.last_fetched = fetched
     sm.wanted &= ~bit(fetched)
     if there <= time:

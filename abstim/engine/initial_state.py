@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from abstim.engine import state
-from abstim.engine.rules import SECTORS
+from abstim.engine.rules import SECTORS, WINDOW_CYCLES
 from abstim.engine.state import NEVER, Record, State
 from functional.jit.machine_code import Staged
 from functional.jit.marked import INT, Array, Known, View, layout, length, words_of
@@ -138,6 +138,8 @@ def sizes_of(machine: np.ndarray) -> Sizes:
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"] + m["dram_write_batch"]
     requests = 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices
+    drawn = state.MOST_DRAWN * real * m["slice_random"]
+    fetched = WINDOW_CYCLES * m["fetches_per_cycle"] * m["slice_random"]  # lines, each of which draws its slice
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     found = {
         "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
@@ -165,7 +167,8 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "sought": state.SOUGHT * m["l2_coalesces"], "follower": requests * m["l2_coalesces"],
         "request": requests,
         # of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D
-        "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]) + m["l1i_mshrs"],
+        "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]) + m["l1i_mshrs"] + fetched,
+        "drawn": 2 * drawn, "drawn_placed": drawn + 1, "draw_term": state.DRAW_TERMS,
     }  # fmt: skip
     placed = {f"{cache}_placed": found[f"{cache}_line"] + 1 for cache in ("l1i", "const", "l1t", "l1d", "l2")}
     return tuple((found | placed).items())

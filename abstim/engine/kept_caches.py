@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from abstim.engine.state import NEVER, State
+from abstim.engine.state import NEVER, Drawn, State
 from functional.arrays import Int64
 
 # Before each launch: every cache; all but code (what a profiler does); those of the SMs; L1D alone; none
@@ -63,12 +63,13 @@ class FirstLevel(NamedTuple):
 
 
 class Below(NamedTuple):
-    """Of what the SMs share: `uses` is the clock of L2's lines; the open rows of DRAM's banks."""
+    """Of what the SMs share: `uses` is the clock of L2's lines; the open rows of DRAM's banks; slices drawn."""
 
     l2: Ways
     uses: np.ndarray
     open_row: np.ndarray
     served_row: np.ndarray
+    drawn: Drawn  # rows of the table in the order of their places
 
 
 @dataclass
@@ -99,6 +100,9 @@ class Caches:
             state.shared.l2.uses[:] = below.uses
             state.shared.channels.banks["open_row"] = below.open_row
             state.shared.channels.banks["served_row"] = below.served_row
+            table, places, terms = state.shared.drawn
+            table[below.drawn.places[1:]], terms[:] = below.drawn.table, below.drawn.terms
+            places[: len(below.drawn.places)] = below.drawn.places
 
     def take(self, state: State) -> None:
         """Keep what a finished launch leaves."""
@@ -108,7 +112,10 @@ class Caches:
         if not state.machine["perfect_memory"]:
             l2, banks = state.shared.l2, state.shared.channels.banks
             rows = banks["open_row"].copy(), banks["served_row"].copy()
-            self.below = Below(Ways.of(l2, "line"), l2.uses.copy(), *rows)
+            drawn = state.shared.drawn
+            places = drawn.places[: 1 + drawn.places[0]].copy()
+            kept = Drawn(drawn.table[places[1:]], places, drawn.terms.copy())
+            self.below = Below(Ways.of(l2, "line"), l2.uses.copy(), *rows, kept)
 
     @property
     def l2_lines(self) -> Int64[np.ndarray, " line"]:

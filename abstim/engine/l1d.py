@@ -71,7 +71,10 @@ def send_astray(c, line):
     part of the one that takes its place (GPGPU-Sim 4.2, data_cache::rd_miss_base)."""
     request = c.shared.outbox[c.sm.number, c.sm.asked - 1]
     number, _, _, _ = slice_of(c.machine, line)
-    request.home = request.near = request.slice = request.output = number
+    if c.machine.slice_random:
+        request.home = line
+    else:
+        request.home = request.near = request.slice = request.output = number
 
 
 def replace(c, k, line, time):

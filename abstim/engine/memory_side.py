@@ -4,9 +4,10 @@ replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 from abstim.engine.accesses import UPPER_HALF
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.dram import advance_channel, cycles_by
+from abstim.engine.drawn_slices import draw_slices
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import UNITS_A_CYCLE
-from abstim.engine.state import NEVER, NOBODY, TO_ACCESS
+from abstim.engine.state import FETCHED, NEVER, NOBODY, TO_ACCESS
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
 from functional.jit.marked import members, outlined
 from functional.traces.line_record import words_of
@@ -160,10 +161,17 @@ def exchange(gpu, until):
     rows = shared.requests.rows
     for n in range(gpu.machine.sm_count):  # what they asked for in the window comes into their queues of the switch
         for k in range(gpu.sm[n].asked):
+            if gpu.machine.slice_random and shared.outbox[n, k].kind == FETCHED:
+                continue
             place = new_place(rows, shared.requests.unused)
             rows[place - 1] = shared.outbox[n, k]
             put(shared.there, rows, n, place)
-        gpu.sm[n].asked = 0
+            if gpu.machine.slice_random and shared.traffic[n].undrawn == 0:
+                shared.traffic[n].undrawn = place
+    if gpu.machine.slice_random:
+        draw_slices(gpu, until)
+    for n in range(gpu.machine.sm_count):
+        gpu.sm[n].asked = gpu.sm[n].drawn = 0
     collect_requests(gpu.shared, until)
     for n in range(gpu.machine.sm_count):
         hand_over(gpu, n, until)

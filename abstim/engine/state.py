@@ -38,12 +38,14 @@ CROSSINGS = 4096  # arrivals in other thread blocks of clusters that an SM makes
 POSTED = 1024  # kernels side by side
 LATER = 1024  # arrivals at an `mbarrier` of an SM that wait for `cp.async`; of more, some come too early
 PHASE_RING = 4  # phases of an `mbarrier` that are told apart by place
+MOST_DRAWN = 1 << 20  # blocks whose slices are drawn; where those behind them lie does not matter any more
 IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for no more
 # Whom the reply to a request is for
 NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
-# Requests; EVICTED is what a cache evicts, and nobody waits for it. Of FP64_ATOMIC the kind itself says how many lanes
-# add to a sector, FP64_ATOMIC + lanes: one more field, and a request were longer than a line of the CPU's cache
-READ, WRITE, ATOMIC, EVICTED, FP64_ATOMIC = 0, 1, 2, 3, 64
+# Requests; EVICTED is what a cache evicts, and nobody waits for it; FETCHED is none (drawn_slices.py). Of FP64_ATOMIC
+# the kind itself says how many lanes add to a sector, FP64_ATOMIC + lanes: one more field, and a request were longer
+# than a line of the CPU's cache
+READ, WRITE, ATOMIC, EVICTED, FETCHED, FP64_ATOMIC = 0, 1, 2, 3, 4, 64
 SOUGHT = 256  # sectors of which a slice knows the latest read, by low bits of their numbers
 # Of an SM, by the names of occupancy.demands_of
 RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
@@ -52,6 +54,7 @@ WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
 PLACES_LOG2 = 5  # of the places that a word of a ring says are taken (operand_collectors.py)
 FIRST_WAITS = 4  # registers that an instruction waits for and that stand with it, as scoreboard.py counts them out
+DRAW_TERMS = 31  # of the generator, by which slices are drawn, that it looks back
 HINTS = 256  # where a line was found last, by its low bits
 
 
@@ -91,6 +94,7 @@ REAL_MEMORY = (
     "precharge row_to_read row_to_write dram_read_cycles dram_write_cycles read_to_write write_to_read",
     "write_to_precharge dram_read_to_precharge_cycles",
     ("slice_residues l2_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
+    ("draw_terms", np.int64, DRAW_TERMS),  # before the first draw (drawn_slices.py)
 )
 MACHINE = record(
     "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
@@ -165,7 +169,7 @@ SM = record(
     "memory_due",  # real memory: when an access has something to do next, before which nobody looks
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
-    "asked",  # rows of Shared.outbox that are in use
+    "asked drawn",  # rows of Shared.outbox that are in use, and those that drawn_slices.py has looked at
     "in_flight",  # sectors asked for and not there
     "live",  # warps not noticed as gone
     ("warps", WARP_SLOT, SLOTS),
@@ -437,10 +441,22 @@ class Channels(NamedTuple):
     waiting: np.ndarray = of("channel bank_word", np.uint64)  # that do not, and have some
 
 
+DRAWN = record("block slice", kind=np.int32)  # a run of bytes that lies in one slice (+ 1, 0: none), and which
+
+
+class Drawn(NamedTuple):
+    """Slices that have been drawn for lines."""
+
+    table: np.ndarray = of("drawn", DRAWN)  # by a hash of the block, or behind it
+    places: np.ndarray = of("drawn_placed", np.int32)  # how many there are, and where in the table
+    terms: np.ndarray = of("draw_term")  # the generator's latest, by their number modulo DRAW_TERMS
+
+
 TRAFFIC = record(  # of an SM, as the memory side sees it
     "l2_accesses l2_misses dram_reads dram_writes",
     "ended",  # requests that nobody waits for, done with and not yet taken off SM.in_flight
     "last_ended",  # when the last of them was
+    "undrawn",  # the first of its requests, in the switch already, whose slice is not drawn
     "reply_free",  # when, in units of rules.py, its next reply may come
 )
 
@@ -467,6 +483,7 @@ class Shared(NamedTuple):
     posted: np.ndarray = of("posted")  # by kernel side by side: sectors of posted stores that are on their way,
     posted_end: np.ndarray = of("posted")  # and when L2 had the last
     held: np.ndarray = of("slice held_cycle")  # of each slice a ring: == cycle: takes no packet then
+    drawn: Drawn = part(Drawn)
     clock: np.ndarray = of("three")  # next cycle of the switch to the slices, of all behind it; is any slice ever held?
 
 

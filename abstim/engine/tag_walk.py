@@ -3,8 +3,9 @@
 import numpy as np
 
 from abstim.engine.accesses import line_and_sectors, words_at
-from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
+from abstim.engine.address_map import bank_of, l2_set_of, row_of, send_to, slice_of
 from abstim.engine.clear import begin, context_of
+from abstim.engine.drawn_slices import slice_drawn
 from abstim.engine.l1d import write_sectors
 from abstim.engine.l2 import begin_line, first_way, is_atomic, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
@@ -34,6 +35,8 @@ def open_row(shared, line):
     """DRAM reads or writes of a line."""
     m = shared.machine
     _, channel, local, _ = slice_of(m, line)
+    if m.slice_random:
+        channel = slice_drawn(shared, line) // m.l2_slices_per_channel
     bank = shared.channels.banks[channel * m.dram_banks + bank_of(m, local)]
     bank.served_row = bank.open_row = row_of(m, local) + 1
 
@@ -67,6 +70,8 @@ def answer_all(c, time):
     sm, shared, k = c.sm, c.shared, 0
     while k < sm.asked:
         request = shared.outbox[sm.number, k]
+        if shared.machine.slice_random:
+            send_to(shared.machine, request, slice_drawn(shared, request.home))
         # what an SM's own part of L2 lacks is looked up in the other
         if touch_slice(shared, request, request.near, request.near == request.home):
             touch_slice(shared, request, request.home, True)
@@ -171,6 +176,8 @@ def touch(gpu, records, words, written, first_line, recent):
             continue
         recent[line & (len(recent) - 1)] = mark
         number, _, _, in_slice = slice_of(m, line)
+        if m.slice_random:
+            number = slice_drawn(gpu.shared, line)
         first = (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
         place = find(l2.tag, first, m.l2_ways, line)
         if place < 0:

@@ -30,6 +30,13 @@ class Map:
     def __init__(self, gpu: Gpu) -> None:
         self.spec = gpu.spec
         self.slices = gpu.spec.dram_channels * gpu.spec.l2_slices_per_channel
+        self.drawn: dict[int, int] = {}  # by block, if slices are drawn
+        self.terms = [1]  # of glibc's `rand`, seed 1
+        while len(self.terms) < 31:
+            self.terms.append(16807 * self.terms[-1] % (2**31 - 1))
+        self.terms += self.terms[:3]
+        for _ in range(310):
+            self.draw()
 
     def _local(self, line: int) -> tuple[int, int]:
         """(channel by interleaving, line number in the channel)."""
@@ -47,6 +54,11 @@ class Map:
         part = self.spec.l2_slices_per_channel
         return number, (rest * part + number % part) * lines + inside, rest * lines + inside
 
+    def draw(self) -> int:
+        """The next number of the generator."""
+        self.terms.append((self.terms[-3] + self.terms[-31]) % 2**32)
+        return self.terms[-1] >> 1
+
     def near(self, line: int, sm: int) -> int:
         """The slice that an SM asks for a line: of its own part of L2."""
         home, spec = self.slice_of(line), self.spec
@@ -61,7 +73,10 @@ class Map:
         number = channel * spec.l2_slices_per_channel
         number += local // (spec.slice_interleave_bytes // 128) % spec.l2_slices_per_channel
         if spec.l2_slice_index == "random":
-            return spread(line // (spec.slice_interleave_bytes // 128)) % self.slices
+            block = line // (spec.slice_interleave_bytes // 128)
+            if block not in self.drawn:
+                self.drawn[block] = self.draw() % self.slices
+            return self.drawn[block]
         if spec.l2_slice_index == "ipoly":
             degree = (self.slices - 1).bit_length()
             above = line // (spec.channel_interleave_bytes // 128) >> degree

@@ -24,6 +24,8 @@ class CodeFetch(FrontEnd):
     def look_up(self, pc: int, time: int, warp: Warp) -> int | None:
         """When the line of `pc`, which a warp wants, is there; NEVER: not known; None: it cannot be asked for now."""
         if self.perfect:
+            if self.link.side.gpu.spec.l2_slice_index == "random":
+                self.link.side.fetched[self.link.sm].append((time + 1, CODE_LINE + pc // self.line))
             return time
         number = pc // self.line
         line = self._asked_for(number, self.link.has_room(READ, len(ALL)), time)

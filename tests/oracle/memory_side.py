@@ -26,7 +26,8 @@ class Request:
     ready: int = 0
     from_dram: bool = False
     near: int = 0  # the slice that was asked,
-    home: int = -1  # and that where the line lies
+    home: int = -1  # and that where the line lies; -1: not drawn yet
+    placed_as: int = -1  # the line whose slice it goes to
     answered: bool = True  # somebody waits for it
     bursts: int = 0
     added: int = 0
@@ -483,6 +484,7 @@ class MemorySide:
         self.replies: dict[int, list[int]] = {}
         self.inbox: list[deque[tuple[int, Request]]] = [deque() for _ in range(spec.sm_count)]
         self.reply_free = [0] * spec.sm_count  # in units
+        self.fetched: list[list[tuple[int, int]]] = [[] for _ in range(spec.sm_count)]  # lines that draw a slice, when
         self.time = self.channel_time = 0
 
     def idle(self) -> bool:
@@ -504,15 +506,29 @@ class MemorySide:
         `instead`: a line to whose slice it goes."""
         number = len(self.replies)
         self.replies[number] = []
-        home = self.where.slice_of(line if instead is None else instead)
-        near = self.where.near(line, sm) if kind == READ else home
+        home = near = -1
+        if self.gpu.spec.l2_slice_index != "random":
+            home = self.where.slice_of(line if instead is None else instead)
+            near = self.where.near(line, sm) if kind == READ else home
         packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added)
         packet.words, packet.direct, packet.home, packet.constant = words, direct, home, constant
+        packet.placed_as = line if instead is None else instead
         self.there.inputs[sm].append((packet, near, time + 1))
         return number
 
+    def _draw(self) -> None:
+        """Slices of what has left the SMs and has none, SM by SM, data first."""
+        for sm, packets in enumerate(self.there.inputs):
+            for k, (packet, _, start) in enumerate(packets):
+                if packet.home < 0 and start <= self.time:
+                    packet.home = packet.near = self.where.slice_of(packet.placed_as)
+                    packets[k] = packet, packet.near, start
+            while self.fetched[sm] and self.fetched[sm][0][0] <= self.time:
+                self.where.slice_of(self.fetched[sm].pop(0)[1])
+
     def cycle(self) -> None:
         """One core cycle."""
+        self._draw()
         time, params = self.time, self.gpu.params
         for sm, out in enumerate(self.back.outputs):
             for _ in range(self.gpu.spec.l2_reply_sectors):
