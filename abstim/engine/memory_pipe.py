@@ -22,6 +22,7 @@ def issue_access(c, i, w, port, pool, time):
     row = c.l1d.issued[at]
     row.access, row.issued, row.pool, row.collected, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
+    row.gone_on = 0
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = collectors.waits_at_port(m)
     if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.first_free(c, pool) < state.NEVER:
@@ -44,8 +45,52 @@ def with_collector(c, row, allocated):
     row.collected, row.number = 1, c.sm.ports[row.pool].collector_taken
     row.operands = collectors.read_operands(c, c.code[access.instruction], access.warp, allocated)
     c.sm.ports[row.port].alloc[row.place] = collectors.cycle_of(c.machine, allocated)
-    if c.l1d.issued[next_of_place(c, row)].access == row.access:
+    if overtake(c.machine):
+        leave_next(c, row.port)
+    elif c.l1d.issued[next_of_place(c, row)].access == row.access:
         leave_collector(c, row)
+
+
+def overtake(m):
+    """Do memory instructions overtake each other in front of the unit? Those of a sub-core's collectors do."""
+    return m.sub_cores and collectors.waits_at_port(m)
+
+
+def leave_next(c, port):
+    """Of a sub-core's instructions in collectors one goes on, if none stands in front of the unit: the first that is
+    free to, of several the one in the lowest collector (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu)."""
+    sm, best, first = c.sm, -1, state.NEVER
+    free = sm.ports[port].start[0] * c.machine.register_file_ports
+    for n in range(sm.issued_count):
+        k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
+        row = c.l1d.issued[k]
+        if row.port != port or row.started or not row.collected:
+            continue
+        if row.gone_on:
+            return
+        step = max(row.operands, free)
+        if best < 0 or step < first or (step == first and row.number < c.l1d.issued[best].number):
+            best, first = k, step
+    if best >= 0:
+        c.l1d.issued[best].gone_on = 1
+        leave_collector(c, c.l1d.issued[best])
+
+
+def next_at_unit(c, time):
+    """Of those in front of the unit, one a sub-core, it takes the one that has issued first, as soon as one is there;
+    its place in the ring, -1 if that is after `time`."""
+    sm, m, best, earliest = c.sm, c.machine, -1, state.NEVER
+    free = sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm]]
+    for n in range(sm.issued_count):
+        k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
+        row = c.l1d.issued[k]
+        if row.gone_on and not row.started:
+            step = max(row.operands, sm.ports[row.port].start[0] * m.register_file_ports)
+            start = max(collectors.cycle_of(m, step) + 1, free)
+            if start < earliest:
+                best, earliest = k, start
+    sm.next_start = earliest
+    return best if earliest <= time else -1
 
 
 def next_of_place(c, row):
@@ -86,8 +131,10 @@ def dispatch(c, row):
     row.start = max(collectors.cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.ports[row.port].start[row.place] = row.start
     row.started = 1
-    behind = next_of_place(c, row)
-    if behind >= 0 and c.l1d.issued[behind].collected:
+    behind = -1 if overtake(m) else next_of_place(c, row)
+    if overtake(m):
+        leave_next(c, row.port)
+    elif behind >= 0 and c.l1d.issued[behind].collected:
         leave_collector(c, c.l1d.issued[behind])
         if sm.at_port and not collectors.waits_at_port(m):
             first_at_port(c, row.pool)
@@ -234,10 +281,18 @@ def enter(c, row, time):
 @outlined
 def go_on(c, time):
     """Instructions start and enter, as far as that is known at `time`; the unit has changed, or replies have come."""
-    sm = c.sm
-    while sm.issued_count and gets_through(c, c.l1d.issued[sm.issued_first], time):
-        sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
-        sm.issued_count -= 1
+    sm, more = c.sm, True
+    while more and sm.issued_count:
+        k = sm.issued_first
+        if overtake(c.machine):
+            k = sm.at_unit - 1 if sm.at_unit else next_at_unit(c, time)
+            sm.at_unit = k + 1
+        more = k >= 0 and gets_through(c, c.l1d.issued[k], time)
+        if more:
+            c.l1d.issued[k].started, sm.at_unit = 2, 0
+        while sm.issued_count and c.l1d.issued[sm.issued_first].started == 2:
+            sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
+            sm.issued_count -= 1
     sm.memory_due = next_memory_event(c, time)
 
 
@@ -356,7 +411,9 @@ def next_memory_event(c, time):
         if pipe.count:
             following = min(following, max(pipe.retry, c.l1d.transactions[b, pipe.first].due))
     if c.sm.issued_count:
-        row = c.l1d.issued[c.sm.issued_first]
-        if row.started and row.entry > time:
+        row = c.l1d.issued[c.sm.at_unit - 1 if overtake(c.machine) and c.sm.at_unit else c.sm.issued_first]
+        if overtake(c.machine) and not c.sm.at_unit:
+            following = min(following, c.sm.next_start)
+        elif row.started and row.entry > time:
             following = min(following, row.entry)
     return max(following, time + 1)

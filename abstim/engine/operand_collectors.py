@@ -73,8 +73,9 @@ def first_free(c, pool):
 
 
 def has_collector(c, kind, pool, time):
-    """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
-    if c.sm.queued[kind] or c.sm.ports[pool].waiting:
+    """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it? Not known where
+    a warp may issue another one at once, whose kind comes before."""
+    if c.sm.queued[kind] or c.sm.ports[pool].waiting or c.machine.issues_per_turn > 1:
         return False
     return first_free(c, pool) <= (time + ALLOCATE_CYCLES) * c.machine.register_file_ports
 

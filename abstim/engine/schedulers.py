@@ -4,9 +4,10 @@ from abstim.engine import state
 from abstim.engine.barriers_and_exits import charge
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue
-from abstim.engine.operand_collectors import first_free, pool_of, port_free, port_of
+from abstim.engine.operand_collectors import first_free, pool_of, port_free, port_of, waits_at_port
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
+from precharacterize.synchronisation import NONE
 
 
 def oldest(sm, slots):
@@ -100,7 +101,8 @@ def issue_from(c, unit, w):
         if unit == state.MEM:  # which waits at its port for a collector
             room = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
             return port_free(sm, port) if room and sm.issued_count < state.ISSUED_ACCESSES else state.NEVER
-        if first_free(c, pool_of(m, port, w)) >= state.NEVER:
+        waits = waits_at_port(m) and c.code[sm.warps.pc[w]].copies == NONE
+        if not waits and first_free(c, pool_of(m, port, w)) >= state.NEVER:
             return state.NEVER
     return port_free(sm, port)
 

@@ -185,6 +185,8 @@ SM = record(
     "response_free",  # when, in units of rules.py, the next result of a reply may come
     ("accesses_unused waiters_unused", np.int64, 2),  # of L1D: the first given back, how many have ever been used
     "issued_first issued_count",  # of the ring of issued accesses
+    # Of sub-cores: the place in the ring, one too high, of what the load/store unit works on, or when it takes the next
+    "at_unit next_start",
     "at_port",  # those that have no operand collector yet; where ports share them, of all kinds
     "mshrs_used consts_coming codes_coming latest_access",
     "code_place",  # of the instruction line looked up last, in L1I
@@ -297,7 +299,8 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "issued operands record end conflict start entry",
     "passing",  # cycles that its passes of shared memory take
     "number",  # of its operand collector
-    ("access pool port place left started", np.int32),
+    ("access pool port place left started", np.int32),  # started: 2: it is through, and one before it is not
+    ("gone_on", np.int32),  # 1: has left its collector, and stands in front of the unit
     ("collected", np.int32),  # 0: waits at the port for a collector
     ("banks", np.int32),  # of L1D that it may use
     ("lanes", np.int32),  # of an atomic on doubles, those that add to a sector

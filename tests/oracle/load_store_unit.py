@@ -35,6 +35,7 @@ class Pending:
     result: int = 0
     collector: int | None = None  # None: waits at the port for one
     left_collector: bool = False
+    order: int = 0  # among all that have issued
     operands: int = 0
     start: int | None = None
     entry: int = 0  # no earlier does its next transaction enter
@@ -73,10 +74,12 @@ class LoadStoreUnit:
         self.l1d = L1d(gpu, ways, self.link, self.results)
         self.const = Lines(self.spec.const_sets, self.spec.const_ways)
         self.texture = Lines(self.spec.l1t_sets, self.spec.l1t_ways)
-        self.consts_coming = self.free = 0
+        self.consts_coming = self.free = self.issued = 0
         self.queue: deque[Pending] = deque()  # issued, and not through
         self.pipes: list[deque[Transaction]] = [deque() for _ in range(self.spec.l1d_banks)]
         self.entered = [-1] * self.spec.l1d_banks
+        self.chosen: Pending | None = None
+        self.overtake = self.spec.sub_cores and bool(self.spec.shared_collectors)
 
     def cycle(self, time: int) -> None:
         """Before the schedulers: replies, tags, and what can go on."""
@@ -94,6 +97,8 @@ class LoadStoreUnit:
 
     def go(self, pending: Pending, time: int) -> None:
         """It comes there, and as far as is known now."""
+        self.issued += 1
+        pending.order = self.issued
         self.queue.append(pending)
         pending.port.allocations.append(NEVER)
         if self.sm.waits_at_ports and not self.sm.is_next(pending.port, MEM, time):
@@ -119,7 +124,16 @@ class LoadStoreUnit:
         self._leave_collectors(p.port)
 
     def _leave_collectors(self, port: Port) -> None:
-        """Those leave that have a place on the way to the unit, where as many are as the port is wide."""
+        """Those leave that have a place on the way to the unit, where as many are as the port is wide. Of a sub-core it
+        is the first that is free to, of several the one in the lowest collector."""
+        steps = self.spec.register_file_ports
+        if self.overtake:
+            there = [p for p in self.queue if p.port is port and p.start is None and p.collector is not None]
+            if there and not any(p.left_collector for p in there):
+                first = min(there, key=lambda p: (max(p.operands, steps * port.starts[-1]), p.collector))
+                first.left_collector = True
+                port.collectors[first.collector] = max(first.operands, steps * port.starts[-1])
+            return
         unstarted = [p for p in self.queue if p.port is port and p.start is None]
         for p, before in zip(unstarted, port.starts[-port.width :], strict=False):
             if p.collector is not None and not p.left_collector:
@@ -138,8 +152,26 @@ class LoadStoreUnit:
 
     # Through the unit
 
+    def _choose(self, time: int) -> None:
+        """Of those in front of the unit, one a sub-core, the one that has issued first is next, if none has begun."""
+        there = [p for p in self.queue if p.left_collector and p.start is None]
+        if not there or self.queue[0].start is not None:
+            return
+        steps = self.spec.register_file_ports
+        start, _, first = min(
+            (max(max(p.operands, steps * p.port.starts[-1]) // steps + 1, self.free), p.order, p) for p in there
+        )
+        if start <= time:
+            self.queue.remove(first)
+            self.queue.appendleft(first)
+            self.chosen = first
+
     def _go_on(self, time: int) -> None:
         while self.queue:
+            if self.overtake:
+                self._choose(time)
+                if self.queue[0] is not self.chosen:
+                    return
             p = self.queue[0]
             if p.collector is None:
                 return

@@ -121,10 +121,10 @@ class Sm:
         return self.program.unit(warp.next) != first and self.can_issue(warp, time) and warp.waits_for_nothing(time)
 
     def can_issue(self, warp: Warp, time: int) -> bool:
-        """Is there room for the warp's next instruction: at its port, and, unless it is for the load/store unit, which
-        lets it wait there, a collector?"""
-        port = self.port_of(warp, warp.next)
-        return port.has_dispatch_register(time) and (self.program.unit(warp.next) == MEM or port.has_collector())
+        """Is there room for the warp's next instruction: at its port, and, unless it can wait there, a collector?"""
+        port, i = self.port_of(warp, warp.next), warp.next
+        waits = self.program.unit(i) == MEM or (self.waits_at_ports and self.program.copies(i) == sync.NONE)
+        return port.has_dispatch_register(time) and (waits or port.has_collector())
 
     # Rules 3 and 4, in steps of the register file (rule 13)
 
@@ -169,6 +169,8 @@ class Sm:
 
     def is_next(self, port: Port, kind: int, time: int) -> bool:
         """Does an instruction issued at `time` have a collector in the next cycle, while no other waits for it?"""
+        if self.gpu.spec.issues_per_turn > 1:  # another one may come that is let in before it
+            return False
         before = [w for w in self.at_ports if w.kind == kind or w.port.collectors is port.collectors]
         return not before and min(port.collectors) <= self.gpu.spec.register_file_ports * (time + 1)
 
