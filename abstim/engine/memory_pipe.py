@@ -22,7 +22,6 @@ def issue_access(c, i, w, port, pool, time):
     row = c.l1d.issued[at]
     row.access, row.issued, row.pool, row.collected, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
-    row.gone_on = 0
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = collectors.waits_at_port(m)
     if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.first_free(c, pool) < state.NEVER:
@@ -60,37 +59,35 @@ def leave_next(c, port):
     """Of a sub-core's instructions in collectors one goes on, if none stands in front of the unit: the first that is
     free to, of several the one in the lowest collector (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu)."""
     sm, best, first = c.sm, -1, state.NEVER
+    if sm.ports[port].front:
+        return
     free = sm.ports[port].start[0] * c.machine.register_file_ports
     for n in range(sm.issued_count):
         k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
         row = c.l1d.issued[k]
-        if row.port != port or row.started or not row.collected:
-            continue
-        if row.gone_on:
-            return
-        step = max(row.operands, free)
-        if best < 0 or step < first or (step == first and row.number < c.l1d.issued[best].number):
-            best, first = k, step
+        if row.port == port and row.collected and not row.started:
+            step = max(row.operands, free)
+            if best < 0 or step < first or (step == first and row.number < c.l1d.issued[best].number):
+                best, first = k, step
     if best >= 0:
-        c.l1d.issued[best].gone_on = 1
+        sm.ports[port].front = best + 1
         leave_collector(c, c.l1d.issued[best])
 
 
 def next_at_unit(c, time):
     """Of those in front of the unit, one a sub-core, it takes the one that has issued first, as soon as one is there;
     its place in the ring, -1 if that is after `time`."""
-    sm, m, best, earliest = c.sm, c.machine, -1, state.NEVER
-    free = sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm]]
-    for n in range(sm.issued_count):
-        k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
-        row = c.l1d.issued[k]
-        if row.gone_on and not row.started:
-            step = max(row.operands, sm.ports[row.port].start[0] * m.register_file_ports)
+    sm, m, best, age = c.sm, c.machine, -1, 0
+    free, sm.next_start = sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm]], state.NEVER
+    for s in range(m.schedulers_per_sm):
+        port = sm.ports[state.MEM * m.schedulers_per_sm + s]
+        if port.front:
+            step = max(c.l1d.issued[port.front - 1].operands, port.start[0] * m.register_file_ports)
             start = max(collectors.cycle_of(m, step) + 1, free)
-            if start < earliest:
-                best, earliest = k, start
-    sm.next_start = earliest
-    return best if earliest <= time else -1
+            own = (port.front - 1 - sm.issued_first) & (state.ISSUED_ACCESSES - 1)
+            if start < sm.next_start or (start == sm.next_start and own < age):
+                best, age, sm.next_start = port.front - 1, own, start
+    return best if sm.next_start <= time else -1
 
 
 def next_of_place(c, row):
@@ -133,6 +130,7 @@ def dispatch(c, row):
     row.started = 1
     behind = -1 if overtake(m) else next_of_place(c, row)
     if overtake(m):
+        sm.ports[row.port].front = 0
         leave_next(c, row.port)
     elif behind >= 0 and c.l1d.issued[behind].collected:
         leave_collector(c, c.l1d.issued[behind])

@@ -157,6 +157,7 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     "collector_taken",  # last
+    "front",  # of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     # The instruction that went through last, while one behind it may overtake it
     "instruction warp unit unit_before operands dispatched before number log_row",
@@ -300,7 +301,6 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "passing",  # cycles that its passes of shared memory take
     "number",  # of its operand collector
     ("access pool port place left started", np.int32),  # started: 2: it is through, and one before it is not
-    ("gone_on", np.int32),  # 1: has left its collector, and stands in front of the unit
     ("collected", np.int32),  # 0: waits at the port for a collector
     ("banks", np.int32),  # of L1D that it may use
     ("lanes", np.int32),  # of an atomic on doubles, those that add to a sector
