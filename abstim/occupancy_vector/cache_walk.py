@@ -144,9 +144,9 @@ TOLD_SM = whole_numbers("first stop instructions sectors dram_sectors held longe
 # Of a launch, how evenly slices and rows served: sectors of the busiest L2 slice of each window over those of the mean
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a
 # slice's port: hits, and what leaves dirty; the share of those asked that follow another one of their line
-FOUND = np.dtype([(name, "f8") for name in (
-    "slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share", "in_runs",
-)])  # fmt: skip
+FOUND = np.dtype(
+    [(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share", "in_runs")]
+)
 
 
 class Told(NamedTuple):

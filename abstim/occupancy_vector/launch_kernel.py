@@ -70,11 +70,8 @@ def deal(plan, warps, dealer, dealt, told):
 
 def sector_cycles(sharers, one, in_runs, servers):
     """Cycles a sector of a server's takes each of so many SMs that ask: `one` for each, and no less than a switch to so
-    many servers takes that queues at its inputs, `in_runs` of whose packets follow another one (-1: none does).
-
-    There h = (sharers - 1) / servers packets of other SMs stand in the mean at each server, which takes them in turns:
-    those of a run behind as many others, single ones, of a load r, after r + r^2 / (2 - 2 r) = h (Karol, Hluchyj,
-    Morgan 1987)."""
+    many servers takes that queues at its inputs, `in_runs` of whose packets follow one of their line (-1: none waits
+    there). Before each stand (sharers - 1) / servers others in the mean (docs/occupancy-vector.md, "Memory")."""
     heads = larger(0.0, sharers - 1) / servers
     runs, singles = 1 + heads, (1 + heads + root(1 + heads * heads)) / 2
     return larger(one * sharers, in_runs * runs + (1 - in_runs) * singles if in_runs >= 0 else 0.0)
