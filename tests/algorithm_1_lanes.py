@@ -50,7 +50,7 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
     layout = layout_of(bare, trace.warps_per_block, 1, items.lane_items)._replace(
         priority=policy == "oldest", holding=0
     )
-    evenly = np.array([(1, 1, 0, 1)], FOUND)
+    evenly = np.array([(1, 1, 0, 1, 0)], FOUND)
     machine = np.round(machine_of_lanes(bare, evenly, np.zeros(len(dealt), TOLD_SM)) * TICKS).astype(np.int64)
     machine[:, [NUMBER.block_launch, NUMBER.first_issue, NUMBER.retire]] = 0
     machine[:, NUMBER.dispatch] = TICKS

@@ -47,12 +47,17 @@ from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space, parse_axes
 from functional.errors import InputError
 from functional.jit.machine_code import Native
+from functional.launches.case import Case
+from functional.launches.launch import Pointer, make_launch
+from functional.launches.memory import Memory
+from functional.programs.link import link
 from functional.traces.line_record import without_phases
 from precharacterize.classify import Kind
 from precharacterize.table import padded
 from tests.given_items import items_of
 from tests.gpus_beside import gpus_beside
 from tests.oracle import occupancy_vector as oracle
+from tests.ptx_kernels import module
 from tests.random_launches import straight_launch, table_of, trace_of
 
 deal = Native("abstim.occupancy_vector.launch_kernel", "deal")
@@ -172,7 +177,7 @@ def random_lanes(rng, gpu, warps=3, blocks=2):
     with_fills(rng, streams, cuts, warps)
     sms = np.zeros(len(cuts) - 1, TOLD_SM)
     sms["sectors"], sms["dram_sectors"] = rng.integers(0, 9, (2, len(sms)))
-    machine = np.round(machine_of_lanes(gpu, np.array([(1, 1, 0, 1)], FOUND), sms) * TICKS).astype(np.int64)
+    machine = np.round(machine_of_lanes(gpu, np.array([(1, 1, 0, 1, 0)], FOUND), sms) * TICKS).astype(np.int64)
     return Lanes(
         layout, machine, int(rng.integers(1, blocks + 1)), streams, cuts[:-1].astype(np.int32),
         cuts[1:].astype(np.int32),
@@ -301,8 +306,17 @@ def test_a_server_is_shared_as_long_as_there_is_work_left():
     sms = np.zeros(3, TOLD_SM)
     sms["sectors"] = 1, 4, 1
     gpu = load_gpu("gtx480", ["crossbar_output_queues=true"])
-    share = machine_of_lanes(gpu, np.array([(1, 1, 0, 1)], FOUND), sms)[:, NUMBER.l2_sector]
+    share = machine_of_lanes(gpu, np.array([(1, 1, 0, 1, 0)], FOUND), sms)[:, NUMBER.l2_sector]
     assert share[1] == pytest.approx(share[0] * 6 / 4 / 3) and share[0] == share[2]
+
+
+@pytest.mark.parametrize(("in_runs", "together"), [(1, 1 + 2 / 12), (0, (1 + 2 / 12 + (1 + 1 / 36) ** 0.5) / 2)])
+def test_a_switch_that_queues_at_its_inputs_takes_a_cycle_at_least(in_runs, together):
+    """The same, before twelve slices: a packet of three SMs stands behind those of two others."""
+    sms = np.zeros(3, TOLD_SM)
+    sms["sectors"] = 1, 4, 1
+    share = machine_of_lanes(load_gpu("gtx480"), np.array([(1, 1, 0, 1, in_runs)], FOUND), sms)[:, NUMBER.l2_sector]
+    assert share.tolist() == pytest.approx([together, (together + 3) / 4, together])
 
 
 def test_items_hold_every_instruction_once():
@@ -423,6 +437,40 @@ def test_as_many_sectors_are_asked_for_where_lines_of_l1d_leave_early():
     detailed, occupancy = (model_named(m).launch_on(session, 0, [load_gpu("gtx480")])[0] for m in MODELS_BESIDE)
     assert occupancy.caches["l2_accesses"] == pytest.approx(detailed.caches["l2_accesses"], rel=0.08)  # 7.1 %
     assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.15)  # detailed is 0.8 % from the reference's
+
+
+def beside(body, grid, block, words, gpu):
+    """A launch of a kernel of one array by both models."""
+    parsed = module(f"""
+        .entry k(.param .u64 a) {{ .reg .b32 %r<8>; .reg .b64 %rd<3>; .reg .pred %p<2>;
+        ld.param.u64 %rd0, [a]; {body} ret; }}""")
+    memory = Memory(parsed.variables)
+    memory.allocate("a", words.nbytes, words)
+    launch = make_launch(link(parsed, "k"), grid, block, [Pointer("a")], memory)
+    session = open_session(Case("k", parsed, memory, (launch,), dtypes={"a": words.dtype}))
+    return [model_named(m).launch_on(session, 0, [gpu])[0] for m in MODELS_BESIDE]
+
+
+def test_a_local_store_stays_in_l1d_if_that_has_all_sectors_and_takes_no_line_else():
+    """Words of a warp's 24 lines, written and read in any order."""
+    body = """.local .align 4 .b8 own[96]; mov.u32 %r1, %tid.x; mov.u32 %r2, 0;
+    L: mad.lo.u32 %r1, %r1, 1664525, 1013904223; shr.u32 %r3, %r1, 8; rem.u32 %r3, %r3, 24; mul.lo.u32 %r3, %r3, 4;
+    mov.u32 %r4, own; add.u32 %r4, %r4, %r3; st.local.u32 [%r4], %r1; shr.u32 %r3, %r1, 16; rem.u32 %r3, %r3, 24;
+    mul.lo.u32 %r3, %r3, 4; mov.u32 %r4, own; add.u32 %r4, %r4, %r3; ld.local.u32 %r5, [%r4]; add.u32 %r2, %r2, %r5;
+    add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, 16; @%p1 bra L;"""
+    detailed, occupancy = beside(body, 56, 128, np.zeros(1, np.uint32), load_gpu("titanx"))
+    assert occupancy.caches["l2_accesses"] == pytest.approx(detailed.caches["l2_accesses"], rel=0.2)
+    assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.04)
+
+
+def test_a_channel_opens_no_more_rows_than_it_can_and_each_for_all_in_its_queue():
+    """Single words of 8 MiB in no order."""
+    body = """mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r1, %r2, 128, %r1;
+    mul.lo.u32 %r1, %r1, 2654435761; shr.u32 %r3, %r1, 11; mul.wide.u32 %rd1, %r3, 4; add.u64 %rd1, %rd0, %rd1;
+    ld.global.u32 %r4, [%rd1];"""
+    gpu = load_gpu("titanx")
+    detailed, occupancy = beside(body, 168, 128, np.zeros(1 << 21, np.uint32), gpu)
+    assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.1)
 
 
 def test_an_l2_slice_stands_still_when_too_many_wait_for_a_sector():

@@ -54,8 +54,10 @@ SM = np.dtype([
     *whole_numbers("clock first last next stop memory_free started piped entered tail asks").descr,
     *whole_numbers("served room waits came left turns").descr,
 ])  # fmt: skip
+OPENED = whole_numbers("row read")  # a bank's row, + 1; sectors read before it was asked for
+OPENED_ROWS = 128  # of a channel, at most one with the same low bits
 TOTALS = whole_numbers(
-    "rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts asking"
+    "asks rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts asking"
 )
 
 
@@ -88,6 +90,7 @@ class Caches(NamedTuple):
     fetched: np.ndarray  # FETCHED, by SM
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
+    opened: np.ndarray  # OPENED, by channel and the low bits of bank and row
     slice_sectors: np.ndarray  # of the stretch
     window_sectors: np.ndarray  # of the window, by slice
     slices: np.ndarray  # SLICE
@@ -140,8 +143,10 @@ TOLD_SM = whole_numbers("first stop instructions sectors dram_sectors held longe
 
 # Of a launch, how evenly slices and rows served: sectors of the busiest L2 slice of each window over those of the mean
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a
-# slice's port: hits, and what leaves dirty
-FOUND = np.dtype([(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share")])
+# slice's port: hits, and what leaves dirty; the share of those asked that follow another one of their line
+FOUND = np.dtype(
+    [(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share", "in_runs")]
+)
 
 
 class Told(NamedTuple):
@@ -189,6 +194,7 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         fetched=np.zeros(sm_count, FETCHED),
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
+        opened=np.zeros((spec.dram_channels, OPENED_ROWS), OPENED),
         slice_sectors=np.zeros(slices, np.int64),
         window_sectors=np.zeros(slices, np.int64),
         slices=np.zeros(slices, SLICE),

@@ -37,7 +37,7 @@ def reading(gpu: Gpu) -> tuple:
 # Of Spec, what the cache walk does not look at, beside what decides `reading`
 _NOT_WALKED = frozenset(
     {"name", "core_clock_hz", "perfect_memory", "packet_header_bytes", "flit_bytes", "fetches_per_cycle",
-     "result_bus_width", "register_banks"}
+     "result_bus_width", "register_banks", "dram_burst_cycles", "dram_row_to_row_cycles", "dram_row_cycle_cycles"}
     | {f"{kind}_units" for kind in UNITS} | {f"{kind}_collectors" for kind in UNITS if kind != "mem"}
 )  # fmt: skip
 
@@ -107,19 +107,14 @@ def numbers_of(gpu: Gpu) -> Float64[np.ndarray, " number"]:
 
 
 def servers_of(gpu: Gpu) -> np.ndarray:
-    """SHARED_BY_LANES: one element.
-
-    Where a switch queues at its m inputs, h = (m - 1) / n packets of other SMs stand in the mean at each of n outputs,
-    which serve them in turns: those of a run behind as many others, single ones, of a load r an output, after
-    r + r^2 / (2 - 2 r) = h (Karol, Hluchyj, Morgan 1987). A line's sectors are a run where each is a packet and an
-    input sends one a cycle; otherwise they take the mean of both."""
+    """SHARED_BY_LANES: one element."""
     spec, params = gpu.spec, gpu.params
     found = np.zeros(1, rec.SHARED_BY_LANES)
-    one_by_one = spec.coalescing == "sector" and not spec.crossbar_repeats
-    in_runs = -1.0 if spec.crossbar_output_queues else 1.0 if one_by_one else 0.5
+    dram_cycle = params.dram_sector_cycles / spec.dram_burst_cycles
     found[0] = (
-        spec.dram_channels * spec.l2_slices_per_channel, spec.dram_channels, in_runs,
+        spec.dram_channels * spec.l2_slices_per_channel, spec.dram_channels, not spec.crossbar_output_queues,
         max(params.l2_sector_cycles, 1 / spec.l2_reply_sectors), params.l2_atomic_cycles, params.dram_sector_cycles,
+        max(spec.dram_row_to_row_cycles, spec.dram_row_cycle_cycles / spec.dram_banks) * dram_cycle,
         params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles, params.dram_activate_cycles,
         params.l2_partition_cycles * OTHER_PART if spec.l2_partitions > 1 else 0.0, params.dispatch_interval_cycles,
     )  # fmt: skip

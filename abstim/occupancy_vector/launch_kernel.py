@@ -68,47 +68,53 @@ def deal(plan, warps, dealer, dealt, told):
         own.time += 1
 
 
-def share(told, order, asked, sharers):
-    """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
-    have work left (processor sharing). `asked` of each; `order`: scratch."""
-    count, done, before = len(told), 0.0, 0.0
+def sector_cycles(sharers, one, in_runs, servers):
+    """Cycles a sector of a server's takes each of so many SMs that ask: `one` for each, and no less than a switch to so
+    many servers takes that queues at its inputs, `in_runs` of whose packets follow one of their line (-1: none waits
+    there). Before each stand (sharers - 1) / servers others in the mean (docs/occupancy-vector.md, "Memory")."""
+    heads = larger(0.0, sharers - 1) / servers
+    runs, singles = 1 + heads, (1 + heads + root(1 + heads * heads)) / 2
+    return larger(one * sharers, in_runs * runs + (1 - in_runs) * singles if in_runs >= 0 else 0.0)
+
+
+def share(told, sharing, cycles, one, in_runs, servers):
+    """Cycles a sector takes each SM in the mean, until it has all it asks for: they are served alike, as long as they
+    have work left (processor sharing)."""
+    count, order, asked, done, before = len(told), sharing.order, sharing.asked, 0.0, 0.0
     for sm in range(count):
         k = sm
         while k > 0 and asked[order[k - 1]] > asked[sm]:
             order[k] = order[k - 1]
             k -= 1
         order[k] = sm
-    uneven = asked[order[0]] != asked[order[count - 1]]
     for k in range(count):
         work = asked[order[k]] + 0.0
-        done += (work - before) * (count - k)
+        if work > before:
+            done += (work - before) * sector_cycles(count - k, one, in_runs, servers)
         before = work
-        sharers[order[k]] = 1.0
-        if work > 0:
-            sharers[order[k]] = done / work if uneven else count + 0.0
+        cycles[order[k]] = done / work if work > 0 else sector_cycles(1, one, in_runs, servers)
 
 
 def number_lanes(gpu, found, told, sharing, numbers):
     """NUMBERS of each lane, in cycles. `found`: a FOUND; `told`: TOLD_SMs."""
     servers, count = gpu.servers[0], len(told)
-    for sm in range(count):
-        sharing.asked[sm] = told[sm].sectors
-    share(told, sharing.order, sharing.asked, sharing.l2)
-    for sm in range(count):
-        sharing.asked[sm] = told[sm].dram_sectors
-    share(told, sharing.order, sharing.asked, sharing.dram)
     one = smaller(1.0, servers.l2_port)  # that misses takes a turn at the tags, no port; all are replied to
     sector = found.port_share * servers.l2_port + (1 - found.port_share) * one
     for sm in range(count):
-        own, part = numbers[sm], sharing.l2[sm] * found.slice_imbalance / servers.slices
-        heads = larger(0.0, sharing.l2[sm] - 1) / servers.slices
-        runs, singles = 1 + heads, (1 + heads + root(1 + heads * heads)) / 2
-        switch = 0.0 if servers.in_runs < 0 else servers.in_runs * runs + (1 - servers.in_runs) * singles
+        sharing.asked[sm] = told[sm].sectors
+    in_runs = found.in_runs if servers.queues_at_inputs > 0 else -1.0
+    share(told, sharing, sharing.l2, sector * found.slice_imbalance / servers.slices, in_runs, servers.slices)
+    for sm in range(count):
+        sharing.asked[sm] = told[sm].dram_sectors
+    read = larger(servers.dram_sector, found.rows_a_sector * servers.dram_row)
+    share(told, sharing, sharing.dram, read * found.channel_imbalance / servers.channels, -1.0, servers.channels)
+    for sm in range(count):
+        own = numbers[sm]
         for k in range(len(rec.NUMBERS)):
             own[k] = gpu.numbers[k]
-        own[NUMBER.l2_sector] = larger(sector * part, switch)
-        own[NUMBER.l2_atomic] = larger(servers.l2_atomic * part, switch)
-        own[NUMBER.dram_sector] = servers.dram_sector * (sharing.dram[sm] * found.channel_imbalance / servers.channels)
+        own[NUMBER.l2_sector] = sharing.l2[sm]
+        own[NUMBER.l2_atomic] = sharing.l2[sm] * larger(1.0, servers.l2_atomic / sector)
+        own[NUMBER.dram_sector] = sharing.dram[sm]
         beyond = servers.dram_latency + found.rows_a_sector * servers.dram_activate + servers.other_part
         own[NUMBER.dram_latency] = larger(0.0, beyond)
         own[NUMBER.dispatch] = larger(1.0, servers.dispatch * count)
@@ -158,7 +164,7 @@ def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
     zero(told.sms)
     deal(plan, warps, scratch.dealer, walk.dealt, told.sms)
     found.slice_imbalance = found.channel_imbalance = found.port_share = 1.0
-    found.rows_a_sector = 0.0
+    found.rows_a_sector = found.in_runs = 0.0
     walk.fetch_offsets[0] = 0
     for warp in range(len(warps.paths)):
         path = warps.paths[warp]

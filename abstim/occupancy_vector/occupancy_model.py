@@ -17,15 +17,12 @@ from functional.traces.trace import SECTOR_BYTES
 from precharacterize.table import UNITS
 
 UNREAD = frozenset(
-    {"two_level_active_warps", "l1i_mshrs", "gpcs", "cluster_cycles",
-     "const_mshrs", "inject_queue_flits", "crossbar_queue_flits",
-     "l2_mshrs", "l2_miss_queue", "l2_coalesces", "l2_dirty_ways", "l2_queue", "dram_bank_groups", "dram_queue",
-     "dram_write_batch",
-     "dram_requests", "dram_two_commands", "dram_burst_bytes", "dram_burst_cycles", "dram_group_burst_cycles",
-     "dram_row_to_row_cycles", "dram_row_active_cycles", "dram_row_cycle_cycles", "dram_read_cycles",
-     "dram_write_cycles", "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",
-     "l1i_miss_extra_cycles", "l2_fp64_atomic_cycles", "retry_cycles",
-     "l1d_replacement", "l1t_sets", "l1t_ways"}
+    {"two_level_active_warps", "l1i_mshrs", "gpcs", "cluster_cycles", "const_mshrs", "inject_queue_flits",
+     "crossbar_queue_flits", "l2_mshrs", "l2_miss_queue", "l2_coalesces", "l2_dirty_ways", "l2_queue",
+     "dram_bank_groups", "dram_write_batch", "dram_requests", "dram_two_commands", "dram_burst_bytes",
+     "dram_group_burst_cycles", "dram_row_active_cycles", "dram_read_cycles", "dram_write_cycles",
+     "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",
+     "l1i_miss_extra_cycles", "l2_fp64_atomic_cycles", "retry_cycles", "l1d_replacement", "l1t_sets", "l1t_ways"}
     | {f"{kind}_port_width" for kind in UNITS}
 )  # fmt: skip
 LATENCY = "latency"  # what limits a launch when no resource is busy

@@ -365,12 +365,12 @@ PROGRESS = whole_numbers("next stop issued running freed asks turn")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
 
-# Of a GPU, what lanes share: L2 slices and DRAM channels; how much of a line's packets a switch serves as a run, -1 if
-# none waits at its inputs; cycles of a slice's port for a sector, of an atomic, of a channel for a sector; cycles
-# beyond L2, for opening a row, to L2's other part, from one thread block of any SM to the next
+# Of a GPU, what lanes share: L2 slices and DRAM channels; do packets wait at a switch's inputs; cycles of a slice's
+# port for a sector, of an atomic, of a channel for a sector, and from one row that it opens to the next; cycles beyond
+# L2, for opening a row, to L2's other part, from one thread block of any SM to the next
 SHARED_BY_LANES = np.dtype([(name, "f8") for name in (
-    "slices", "channels", "in_runs", "l2_port", "l2_atomic", "dram_sector", "dram_latency", "dram_activate",
-    "other_part", "dispatch",
+    "slices", "channels", "queues_at_inputs", "l2_port", "l2_atomic", "dram_sector", "dram_row", "dram_latency",
+    "dram_activate", "other_part", "dispatch",
 )])  # fmt: skip
 
 

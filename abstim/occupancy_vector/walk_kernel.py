@@ -7,11 +7,11 @@ from abstim.engine.accesses import line_of, sectors_in, sectors_of
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of, write_sectors
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
+from abstim.engine.state import WRITE_THROUGH
 from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import asked_by
-from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FEW_WAYS, FIRST_CYCLES, L2_CYCLES, PIPE_PLACES
+from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FEW_WAYS, FIRST_CYCLES, L2_CYCLES, OPENED_ROWS, PIPE_PLACES
 from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
 from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
@@ -29,14 +29,17 @@ CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 
 
 def open_row(walk, caches, channel, local, sectors):
-    """DRAM reads of a row: is it open?"""
+    """DRAM reads of a row: is it open, or is it to be opened for another one in the channel's queue?"""
     m, totals = walk.machine[0], caches.totals[0]
     bank, row = bank_of(m, local), row_of(m, local)
+    own = row * m.dram_banks + bank + 1
+    opened = caches.opened[channel, own & (OPENED_ROWS - 1)]
+    if opened.row != own or totals.dram_reads - opened.read >= m.dram_queue * m.dram_channels:
+        opened.row, opened.read = own, totals.dram_reads
+        totals.rows_opened += caches.open_rows[channel, bank] != row + 1
+    caches.open_rows[channel, bank] = row + 1
     totals.dram_reads += sectors
     caches.channel_sectors[channel] += sectors
-    if caches.open_rows[channel, bank] != row + 1:
-        caches.open_rows[channel, bank] = row + 1
-        totals.rows_opened += 1
 
 
 def queued(caches, number, time, sectors, read):
@@ -58,6 +61,7 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
+    caches.totals[0].asks += 1
     slice = caches.slices[number]
     held = slice.blocked <= time < slice.free  # who comes before it is blocked was only asked later
     if held:
@@ -136,7 +140,7 @@ def held_up(found, row, access, time):
 
 
 def load(walk, caches, number, sm, line, sectors, time, access, found):
-    """A load, or a local store, looks up L1D; returns when the tags have taken it."""
+    """A load looks up L1D; returns when the tags have taken it."""
     m, lines = walk.machine[0], caches.l1d
     first = number * lines.size + set_of(m, line)
     k = in_l1d(walk, caches, number, first, line)
@@ -156,7 +160,7 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
             k = free_way(caches, lines, first, m.l1d_ways, time)
             if lines.used[k] >= caches.uses[0].before:
                 time = held_up(found, lines.row[k], access, time)
-            place_in_l1d(caches, number, k, line)
+            take_way(walk, caches, number, k, line, time)
         row, before = lines.row[k], found.dram_sectors
         row.valid |= missed
         leave_sm(walk, caches, number, sm, access, missed, time)
@@ -180,8 +184,18 @@ def passed(caches, number, found, answered, time, sectors, read):
     found.wait = max(found.wait, answered - time + queued(caches, number, time, sectors_in(sectors), read))
 
 
+def take_way(walk, caches, number, k, line, time):
+    """A line takes a way of an SM's L1D; what was written of the one before goes to L2, beside what is read."""
+    m, lines, row = walk.machine[0], caches.l1d, caches.l1d.row[k]
+    if row.dirty and lines.used[k] > caches.uses[0].before and m.l1d_write != WRITE_THROUGH:
+        leaves = row.dirty if m.l1d_sectored else accesses.WHOLE_LINE
+        ask_l2(walk, caches, lines.tag[k] - 1, leaves, np.int64(row.written), time, caches.code_found[0])
+    place_in_l1d(caches, number, k, line)
+
+
 def store(walk, caches, number, sm, line, sectors, words, time, access, found):
-    """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
+    """A store: evicts or updates the line in L1D, allocates it by policy, and goes on to L2, or stays, if it is to
+    local memory of which L1D has all sectors."""
     m, lines = walk.machine[0], caches.l1d
     first = number * lines.size + set_of(m, line)
     k = in_l1d(walk, caches, number, first, line)
@@ -189,13 +203,17 @@ def store(walk, caches, number, sm, line, sectors, words, time, access, found):
     if not there:
         k = oldest_way(caches, lines, first, m.l1d_ways)
     row = lines.row[k]
-    updates = m.l1d_write >= WRITE_THROUGH  # the others evict
-    if there and not updates:
-        lines.tag[k], lines.used[k], row.valid = 0, caches.uses[0].before, 0
-        caches.uses[0].evicted = 1
-    elif updates and (there or m.l1d_write_allocate):
+    if m.l1d_write < WRITE_THROUGH:
+        if there and not sectors & ~row.valid and row.there <= time:
+            if line >= accesses.LOCAL_LINE:
+                write_sectors(row, sectors, words)
+                use(caches, lines, k)
+                return
+            lines.tag[k], lines.used[k], row.valid = 0, caches.uses[0].before, 0
+            caches.uses[0].evicted = 1
+    elif there or m.l1d_write_allocate:
         if not there:
-            place_in_l1d(caches, number, k, line)
+            take_way(walk, caches, number, k, line, time)
             row.there = 0
         row.valid |= write_sectors(row, sectors, words)
         use(caches, lines, k)
@@ -268,7 +286,7 @@ def ask_caches(walk, caches, number, sm, kind, r, time, access, found):
             before = found.dram_sectors
             answered = ask_l2(walk, caches, line, sectors, NONE_WRITTEN, time, found)
             passed(caches, number, found, answered, time, sectors, found.dram_sectors - before)
-        elif kind == rec.LOAD or kind == rec.PASSING or (local and m.l1d_write == LOCAL_BACK):
+        elif kind == rec.LOAD or kind == rec.PASSING:
             time = load(walk, caches, number, sm, line, sectors, time, access, found)
         else:
             words = accesses.words_at(m, walk.words, r)
@@ -512,10 +530,12 @@ def walk_sm(walk, caches, number, sm, own, slots, limit):
 
 def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
-    for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows, caches.banks):
+    for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.banks, caches.slices):
         zero(counts)
-    for counts in (caches.slice_sectors, caches.window_sectors, caches.slices, caches.channel_sectors, caches.totals):
+    for counts in (caches.open_rows, caches.opened, caches.channel_sectors, caches.slice_sectors):
         zero(counts)
+    zero(caches.window_sectors)
+    zero(caches.totals)
     caches.uses[0].latest += 1
     caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
     caches.shares[0].l2 = 1 + sm_count / len(caches.slice_sectors)
@@ -568,4 +588,5 @@ def find_evenness(caches, count, found):
     channels = totals.busiest_channel * len(caches.channel_sectors) / max(1, totals.channel_sectors)
     found.slice_imbalance, found.channel_imbalance = max(1.0, slices), max(1.0, channels)
     found.rows_a_sector = totals.rows_opened / max(1, totals.dram_reads)
+    found.in_runs = 1 - totals.asks / max(1, totals.slice_sectors)
     found.port_share = totals.port_sectors / max(1, totals.slice_sectors)
