@@ -319,6 +319,7 @@ def bench(
     unless `execute` itself is measured. With `reference` every benchmark is also timed on its variants. An interrupt
     keeps what has been measured."""
     model_named(model)
+    names, stages, threads = list(names), list(stages), list(threads)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
     refuse(not 1 <= rounds <= MOST_ROUNDS, f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
