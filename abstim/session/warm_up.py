@@ -44,9 +44,12 @@ class Flushed(WarmUp):
         self.name = {"all": EMPTY, "none": KEPT}.get(self.flush, self.flush)
         self.in_order = self.flush not in ("all", "data")
 
-    def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
+    def before(self, session: Session, number: int, gpu: Gpu, *beside: int) -> Caches | None:
+        """`beside`: launches that run side by side with it, and find the same."""
         if self.flush == "data":
-            session.warm_code(number, gpu, caches := Caches())
+            caches = Caches()
+            for each in (number, *beside):
+                session.warm_code(each, gpu, caches)
             return caches
         if not self.in_order:
             return None
