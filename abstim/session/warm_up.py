@@ -113,5 +113,5 @@ def warm_up_named(name: str) -> WarmUp:
         return Flushed("all")
     if name in (ALL, KEPT):
         return MemoryOfAll() if name == ALL else Flushed("none")
-    refuse(not name.isdigit(), f"--warm-up {name!r}: give a number of launches, all, perfect or empty")
+    refuse(not name.isdecimal(), f"--warm-up {name!r}: give a number of launches, all, perfect or empty")
     return MemoryOf(int(name))

@@ -63,6 +63,7 @@ def sample(
         f"{chosen.name} chooses nothing at random; leave out --seed": seed is not None and not chosen.random,
         f"{chosen.name} looks at each launch itself; leave out the profile":
             known is not None and chosen.needs is not Needs.PROFILE,
+        f"seed {seed} is below 0": (seed or 0) < 0,
     }  # fmt: skip
     for why, so in wrong.items():
         refuse(so, why)
