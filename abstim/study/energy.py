@@ -204,6 +204,8 @@ def _unlike(result: RunResult, gpu: Gpu) -> Iterator[str]:
     """What sets these launches apart from all whose power was measured, a phrase each."""
     if abs(gpu.spec.core_clock_hz / CLOCK_HZ - 1) > SAME_CLOCK:
         yield f"the clock is {gpu.spec.core_clock_hz / 1e9:g} GHz: energies are of {CLOCK_HZ / 1e9:g} GHz"
+    if result.overlap is not None:
+        yield "kernels side by side: energies are of one after the other"
     if any(x.timed_code.startswith("PTX") for x in result.launches):
         yield "instructions are counted of the PTX: no assembler was at hand"
     fp64 = sum(x.operations.get("fp64", 0) for x in result.launches)
