@@ -79,6 +79,12 @@ def test_code_is_not_where_other_code_was(side_by_side):
     assert found == [*cold, 0, 0] and all(cold)
 
 
+def test_code_of_many_kernels_is_spread_over_the_sets_of_the_instruction_cache():
+    caches, table = Caches(), session("relu").table(0, REAL)
+    lines = [int(caches.placed(table, str(kernel), 16).pcs.min()) // 16 for kernel in range(16)]
+    assert lines == sorted(set(lines)) and len({line % 32 for line in lines}) > 4
+
+
 def test_all_that_run_side_by_side_find_their_code_where_data_alone_are_flushed():
     kernels = [kernel_of(session("transpose"), number, REAL, ()) for number in (0, 1)]
     misses = [

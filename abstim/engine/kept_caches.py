@@ -76,7 +76,7 @@ class Below(NamedTuple):
     served_row: np.ndarray
 
 
-_ROOM = 1 << 14  # instructions: code that comes one behind the other begins at multiples of it
+_APART = 11  # lines between code and other code: its first lines are not all of one set of the instruction cache
 _MOST_CODE = (CONST_LINE - CODE_LINE) * LINE_BYTES >> 4  # instructions of 16 bytes that have lines of their own
 
 
@@ -94,13 +94,15 @@ class Caches:
     below: Below | None = None
     code: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
 
-    def placed(self, table: LatencyTable, module: str) -> LatencyTable:
-        """A table whose program counters count from where its module's code lies. `module` "": it is one by itself."""
-        free, needed = max((end for _, end in self.code.values()), default=0), int(table.pcs.max(initial=0)) + 1
+    def placed(self, table: LatencyTable, module: str, line: int) -> LatencyTable:
+        """A table whose program counters count from where its module's code lies, in lines of so many instructions.
+        `module` "": it is one by itself."""
+        last, needed = max((end for _, end in self.code.values()), default=0), int(table.pcs.max(initial=0)) + 1
+        free = last + _APART * line if last else 0
         first, end = self.code.get(module or table, (free, free))
         if first + needed > end:
-            first = first if end == free else free
-            self.code[module or table] = first, first + -(-needed // _ROOM) * _ROOM
+            first = first if end == last else free
+            self.code[module or table] = first, first + -(-needed // line) * line
         return _moved(table, first % _MOST_CODE) if first else table
 
     def flush(self, what: str) -> None:

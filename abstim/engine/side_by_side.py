@@ -76,7 +76,7 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu, caches: Caches) -> tuple[Launch
     if len(kernels) > POSTED:
         raise InputError(f"{len(kernels):,} kernels side by side, more than {POSTED:,}; --serial times one by one")
     there = [kernel.inputs for kernel in kernels if kernel.inputs is not None]
-    tables = [caches.placed(inputs.table, inputs.module) for inputs in there]
+    tables = [caches.placed(x.table, x.module, gpu.pipeline.fetch_line_instructions) for x in there]
     table, first_basic_blocks = _joined_tables(tables)
     traces = [
         replace(one.trace, blocks=one.trace.blocks + np.uint16(first_basic_blocks[own]))

@@ -93,7 +93,8 @@ class Simulation:
     ) -> None:  # fmt: skip
         trace, self._alone = inputs.trace, beside is None
         if caches is not None and self._alone:
-            inputs = replace(inputs, table=caches.placed(inputs.table, inputs.module))
+            line = gpu.pipeline.fetch_line_instructions
+            inputs = replace(inputs, table=caches.placed(inputs.table, inputs.module, line))
         shape = trace.warps_per_block, blocks_per_sm, inputs.shared_bytes
         turns = not self._alone or inputs.cluster_blocks > 1
         self._prepared = prepared(gpu, inputs.table, *shape, turns, inputs.cluster_blocks)
