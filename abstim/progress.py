@@ -50,11 +50,9 @@ def _result(future: Future[T], meanwhile: Callable[[], None]) -> T:
 
 
 def in_parallel(
-    work: Callable[[int], T],
-    count: int,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    work: Callable[[int], T], count: int, report: Callable[[int, int], None] = lambda done, total: None,
     threads: int | None = None,
-) -> list[T]:
+) -> list[T]:  # fmt: skip
     """`[work(0), ..., work(count - 1)]`; `report` is told how many of how many are done."""
     alone = threads == 1 or count == 1
     jobs, found = (partial(work, number) for number in range(count)), list[T]()

@@ -89,12 +89,9 @@ def _chosen(executed: Int[np.ndarray, " instr"]) -> Int[np.ndarray, " sample"]:
 
 
 def cycles_an_instruction(
-    latency_cycles: Int[np.ndarray, " instr"],
-    initiation_cycles: Int[np.ndarray, " instr"],
-    executed: Int[np.ndarray, " instr"],
-    units: int,
-    result_bus: int,
-) -> float:
+    latency_cycles: Int[np.ndarray, " instr"], initiation_cycles: Int[np.ndarray, " instr"],
+    executed: Int[np.ndarray, " instr"], units: int, result_bus: int,
+) -> float:  # fmt: skip
     """Cycles an instruction of a stream that mixes them as often as they are executed (docs/timing-rules.md, rule 4).
     The stream is drawn at random from a fixed seed: neighbours are of different warps."""
     chosen = _chosen(executed)

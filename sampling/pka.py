@@ -53,11 +53,9 @@ class Pks:
         )
 
     def sweep(
-        self,
-        points: Float64[np.ndarray, "launch d"],
-        reference: Float64[np.ndarray, "launch quantity"],
+        self, points: Float64[np.ndarray, "launch d"], reference: Float64[np.ndarray, "launch quantity"],
         kernels: Int64[np.ndarray, " launch"],
-    ) -> Int64[np.ndarray, " launch"]:
+    ) -> Int64[np.ndarray, " launch"]:  # fmt: skip
         """Labels of the smallest K within the error, numbered by first appearance; kernels are kept apart."""
         from sklearn.cluster import KMeans
 

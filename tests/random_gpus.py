@@ -131,8 +131,10 @@ def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = tuple(POLICIES)) -> Gp
     for kind in KINDS_OF_UNITS:
         fewest = 1 if kind in ("sp", "sfu") else 0
         chosen[f"{kind}_units"] = groups * draw(st.integers(fewest, 2))
+    for kind in (*KINDS_OF_UNITS, "mem"):
+        chosen[f"{kind}_port_width"] = groups * draw(st.integers(1, 2))
     for port in ("sp", "sfu", "mem"):
-        chosen[f"{port}_collectors"] = chosen[f"{port}_port_width"] + draw(st.integers(0, 4))
+        chosen[f"{port}_collectors"] = chosen[f"{port}_port_width"] + groups * draw(st.integers(0, 4))
     chosen["l1d_banks"] = chosen["l1d_banks"] if chosen["l1d_sectored"] else 1
     chosen["l1d_dense_banks"] = draw(st.sampled_from([n for n in (0, 1, 2) if n <= chosen["l1d_banks"]]))
     return changed(loaded("gtx480"), chosen, "mixture")  # refuses what contradicts itself

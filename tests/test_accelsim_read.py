@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import random
 import tempfile
@@ -71,13 +72,14 @@ def test_both_namings_and_other_lines_of_the_list(tmp_path):
     assert counts == [[[2], [1]]] * 2
 
 
-def test_compressed_is_the_same(tmp_path):
+@pytest.mark.parametrize(("suffix", "compressed"), [("xz", lzma.compress), ("gz", gzip.compress)])
+def test_compressed_is_the_same(tmp_path, suffix, compressed):
     plain = directory(tmp_path, kernel([LOAD, EXIT]))
     before = trace_case(str(plain)).traces[0]
-    packed = tmp_path / "xz"
+    packed = tmp_path / "packed"
     packed.mkdir()
-    directory(packed, "", names=["kernel-1.traceg.xz"])
-    (packed / "kernel-1.traceg.xz").write_bytes(lzma.compress((plain / "kernel-1.traceg").read_bytes()))
+    directory(packed, "", names=[f"kernel-1.traceg.{suffix}"])
+    (packed / f"kernel-1.traceg.{suffix}").write_bytes(compressed((plain / "kernel-1.traceg").read_bytes()))
     after = trace_case(str(packed)).traces[0]
     assert all(np.array_equal(getattr(before, n), getattr(after, n)) for n in ("blocks", "masks", "records"))
 
@@ -300,6 +302,7 @@ def test_pages_stay_apart_and_together():
         (("(32,1,1)", "(64,1,1)"), "after 1 of 2 warps"),
         (("(32,1,1)", "(1025,1,1)"), r"where warp 1 of 33|after 1 of 33"),
         (("-nregs = 16\n", ""), "no line '-nregs"),
+        (("-nregs = 16\n", "-nregs = 16\n-nregs = 32\n"), "'-nregs = ...' twice"),
         (("nregs = 16", "nregs = 300"), "nregs = 300"),
         (("version = 5", "version = 9"), "tracer version 9"),
         (("1 0x7fb0fc430e00 4", "3 0x7fb0fc430e00 4"), "address mode 3"),
@@ -342,11 +345,12 @@ def test_kernels_of_a_list_written_by_hand(tmp_path):
     assert len(trace_case(str(folder)).launches) == 3
 
 
-def test_damaged_compression(tmp_path):
-    folder = directory(tmp_path, "", names=["kernel-1.traceg.xz"])
-    whole = lzma.compress(kernel([LOAD] * 1 + [EXIT]).encode())
-    for damaged in (whole[: len(whole) // 2], b"no xz at all", b""):
-        (folder / "kernel-1.traceg.xz").write_bytes(damaged)
+@pytest.mark.parametrize(("suffix", "compressed"), [("xz", lzma.compress), ("gz", gzip.compress)])
+def test_damaged_compression(tmp_path, suffix, compressed):
+    folder = directory(tmp_path, "", names=[f"kernel-1.traceg.{suffix}"])
+    whole = compressed(kernel([LOAD] * 1 + [EXIT]).encode())
+    for damaged in (whole[: len(whole) // 2], whole[:30] + b"damaged" + whole[30:], b"not compressed", b""):
+        (folder / f"kernel-1.traceg.{suffix}").write_bytes(damaged)
         with pytest.raises(InputError, match=r"damaged|header"):
             trace_case(str(folder))
 

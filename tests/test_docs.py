@@ -135,6 +135,12 @@ def test_fences_are_known_and_links_lead_somewhere(path):
         assert anchor in anchors | set(re.findall(r"<a id=([\w-]+)>", other)), target
 
 
+def test_the_readme_shows_what_make_run_prints():
+    shown = next(each.text for each in examples("README.md") if each.language == "text")
+    _, printed, _ = call("run", "hotspot", "--gpu", "gtx480", "--gpu", "rtx3070")
+    assert shown.split() == printed.split("Error")[0].split()
+
+
 def test_the_readme_counts_the_gpus():
     (count,) = re.findall(r"(\d+) GPUs that come along", (ROOT / "README.md").read_text())
     assert int(count) == len(gpu_names())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
+from abstim.session.side_by_side import Overlap
 from abstim.study.energy import (
     DRAM_SECTOR_JOULES,
     FITTED,
@@ -68,6 +69,8 @@ def test_joules_are_watts_times_seconds_and_add_up():
         assert found.watts == pytest.approx(by_hand)
     assert energy.joules == pytest.approx(sum(x.watts * x.seconds for x in energy.launches))
     assert energy.to_json()["joules"] == energy.joules
+    beside = replace(result, overlap=Overlap(1, 1, []))
+    assert "kernels side by side: energies are of one after the other" in energy_of(beside, gpu).unlike
 
 
 def test_accesses_to_shared_memory_are_counted_once_whatever_their_conflicts():

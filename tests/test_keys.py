@@ -95,6 +95,29 @@ def test_the_formula_looks_at_every_key_that_it_accepts(name):
                 abstim.run("relu", others[0], model="analytic")
 
 
+@pytest.mark.parametrize(
+    ("name", "override", "why"),
+    [
+        ("a100", "latency_cycles.fp32_mad=60", "machine code has it in its stall counts"),
+        ("h100", "latency_cycles.fp64_mad=60", "code for sm_90 and later has it"),
+        ("a100", "unit.int_div=sp", "machine code has no such instruction"),
+        ("a100", "register_banks=4", "machine code does not wait for them"),
+        ("rtx3070", "l1i_line_bytes=64", "perfect_instruction_cache = false, or instructions_per_fetch above 2"),
+        ("rtx3070", "sp_port_width=6", "sub_cores share out sp_port_width = 6 evenly"),
+        ("a100", "sp_collectors=5", "sub_cores share out sp_collectors = 5 evenly"),
+    ],
+)
+def test_what_changed_nothing_without_a_word_is_refused(name, override, why):
+    with pytest.raises(InputError, match=why):
+        load_gpu(name, [override])
+    if "code" in why:
+        load_gpu(name, [override], "ptx")
+
+
+def test_other_latencies_of_machine_code_count():
+    load_gpu("a100", ["latency_cycles.fp64_mad=60", "latency_cycles.sfu=60", "initiation_cycles.fp32_mad=8"])
+
+
 @pytest.mark.parametrize("model", ["detailed", "occupancy", "analytic"])
 def test_a_program_whose_units_are_not_there_is_refused_by_every_model(model):
     gpu = load_gpu("rtx3070", ["dp_units=0"])

@@ -250,6 +250,9 @@ def test_files_that_are_no_case(tmp_path):
     (tmp_path / "resources.json").write_text('{"k": {"regs": 12}}')
     with pytest.raises(InputError, match="missing required field 'registers'"):
         read_resources(tmp_path / "resources.json")
+    np.save(tmp_path / "b.npy", np.ones((2, 2), np.float32, "F"))
+    with pytest.raises(InputError, match=r"b\.npy: an array in Fortran's order"):
+        load_case(path)
     (tmp_path / "b.npy").write_bytes(b"not numpy")
     with pytest.raises(InputError, match="cannot read buffer"):
         load_case(path)

@@ -74,6 +74,13 @@ helpp                                               | No such command 'helpp'
 run                                                 | Missing argument 'TARGET'
 run relu srad                                       | unexpected extra argument(s) (srad)
 run relu --gpus a100                                | No such option: --gpus
+run relu --instruction-budget {10**30}              | is not in the range 1<=x<=4611686018427387904
+sample srad --seed -1                               | seed -1 is below 0
+sample srad --warm-up ²                             | give a number of launches
+explore relu --vary sm_count=1,2 --strategy latin --points 1 --seed -1 | seed -1 is below 0
+tune blend.ptx --vary block_x=32,64 --strategy random --points 1 --seed -1 --grid 4 --block block_x {BUFFER} {REST} | seed -1 is below 0
+fit --reference {CYCLES} --params l1d_latency_cycles --seed -1 | seed -1 is below 0
+fit --reference {CYCLES} --params l1d_latency_cycles --factor inf | choose a number above 1, up to 4,096
 run hotsopt                                         | did you mean hotspot?
 run Relu                                            | did you mean relu?
 run ""                                              | the target is empty
@@ -104,7 +111,7 @@ run relu --model detaild                            | no model 'detaild'; did yo
 run relu --model foo                                | no model 'foo'; known: analytic, detailed, occupancy
 run relu --backend array                            | No such option: --backend
 run relu --instruction-budget 5                     | exceeds its budget of 5 thread instructions
-run relu --instruction-budget -5                    | -5 is not in the range x>=1
+run relu --instruction-budget -5                    | -5 is not in the range 1<=x<=
 run relu --gpu gtx480 --gpu a100 --timeline x.json  | --timeline is of one GPU
 gpus h10                                            | did you mean h100?
 run relu --set SM_COUNT=5                           | did you mean sm_count?

@@ -88,6 +88,11 @@ def test_jax_arrays_too(add):
     assert np.array_equal(add.launch(2, 128, [data, 256]).outputs()[0], np.arange(256) + 1)
 
 
+def expecting(add, values, **options):
+    data = np.zeros(256, np.float32)
+    add.launch(2, 128, [data, 256]).expect(data, values, **options)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -103,6 +108,13 @@ def test_jax_arrays_too(add):
         (lambda add: add.launch(2, 128, [None, 256]), "cannot be passed|None"),
         (lambda add: add.launch("two", 128, [np.zeros(256, np.float32), 256]), "two"),
         (lambda add: add.launch(2, 128, [np.zeros(256, ">f4"), 256]), "an order that no GPU reads"),
+        (lambda add: add.launch(2, 128, [np.zeros((16, 16), np.float32, "F"), 256]), "column by column"),
+        (lambda add: add.launch(2, 128, [np.ma.zeros(256, np.float32), 256]), "a kernel sees no mask"),
+        (lambda add: expecting(add, np.ma.zeros(256)), "which values count, not a mask"),
+        (lambda add: expecting(add, np.zeros(256), compared=np.arange(256)), "True or False for each value"),
+        (lambda add: expecting(add, np.zeros(256), rtol=float("nan")), "a tolerance is a number from 0 on"),
+        (lambda add: abstim.run_many("relu", 3), "a GPU is given by its name"),
+        (lambda add: abstim.capture(gpu=[]), "no GPU is given"),
         (lambda add: add.launch(2, 128, [np.zeros(256, np.float32), 256], 1.5), "1.5 bytes of dynamic shared memory"),
     ],
 )

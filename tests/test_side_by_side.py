@@ -18,6 +18,7 @@ from test_timeline import check_trace_events
 
 import abstim
 from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock, overlapping, time_together
+from abstim.engine.kept_caches import Caches
 from abstim.engine.side_by_side import Kernel, _joined, simulate_side_by_side
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import RESOURCES
@@ -26,6 +27,7 @@ from abstim.models import run
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import Session, open_session
 from abstim.session.side_by_side import kernel_of
+from abstim.session.warm_up import Flushed
 from abstim.show.timeline import timeline
 from abstim.targets.loading import load
 from functional.errors import InputError
@@ -61,6 +63,35 @@ def test_a_kernel_by_itself_takes_what_it_takes_alone(gpu):
     assert timed.ends.tolist() == [whole.cycles] and timed.whole.counters == whole.counters
     latency = int(gpu.params.launch_latency_cycles)
     assert (timed.whole.issue_slots[:, 0] == whole.issue_slots[:, 0]).all() and timed.starts.tolist() == [latency]
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_code_is_not_where_other_code_was(side_by_side):
+    """Caches that are kept hold a kernel's instructions when it comes again, and nobody else's."""
+    caches, found = Caches(), []
+    for name in ("nn_euclid", "relu", "nn_euclid", "relu"):
+        if side_by_side:
+            result = simulate_side_by_side([kernel(name, REAL)], REAL, caches).whole
+        else:
+            result = session(name).simulate(0, REAL, caches=caches)
+        found.append(result.counters["l1i_misses"])
+    cold = [session(name).simulate(0, REAL).counters["l1i_misses"] for name in ("nn_euclid", "relu")]
+    assert found == [*cold, 0, 0] and all(cold)
+
+
+def test_code_of_many_kernels_is_spread_over_the_sets_of_the_instruction_cache():
+    caches, table = Caches(), session("relu").table(0, REAL)
+    lines = [int(caches.placed(table, str(kernel), 16).pcs.min()) // 16 for kernel in range(16)]
+    assert lines == sorted(set(lines)) and len({line % 32 for line in lines}) > 4
+
+
+def test_all_that_run_side_by_side_find_their_code_where_data_alone_are_flushed():
+    kernels = [kernel_of(session("transpose"), number, REAL, ()) for number in (0, 1)]
+    misses = [
+        simulate_side_by_side(kernels, REAL, Flushed("data").before(session("transpose"), 0, REAL, *beside)).whole
+        for beside in ([], [1])
+    ]
+    assert misses[0].counters["l1i_misses"] > 0 == misses[1].counters["l1i_misses"]
 
 
 def test_kernels_that_wait_for_each_other_take_the_sum_of_what_each_takes():
@@ -184,7 +215,7 @@ def test_whatever_runs_side_by_side_fits_and_waits(chosen, gpu, sms):
         kernel(name, gpu, tuple(sorted(k for k in waits if k < number)), priority=priority)
         for number, (name, waits, priority) in enumerate(chosen)
     ]
-    inputs, beside = _joined(kernels, gpu)
+    inputs, beside = _joined(kernels, gpu, Caches())
     launch = Simulation(inputs, gpu, gpu.spec.max_blocks_per_sm, beside=beside)
     launch.run(np.arange(len(launch.blocks)), drain=True)
     rows, blocks = launch.kernels, launch.blocks

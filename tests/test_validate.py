@@ -56,8 +56,10 @@ def test_selection_of_the_shipped_table():
     assert {e.variant for e in chosen} <= set(known_variants()) and not skipped
     kept = read_reference(CYCLES, "none")
     assert {e.variant for e in kept} == {"GTX480_d"} and len(kept) == 15
-    chosen, skipped = select(everything, ["GTX480_a"], ["table1"], ())
-    assert len(chosen) == 15 and not skipped
+    for asked in (["GTX480_a"], ["table1"], ()), map(iter, (["GTX480_a"], ["table1"], ())):
+        chosen, skipped = select(everything, *asked)
+        assert len(chosen) == 15 and not skipped
+    assert len(validate(c for c in chosen if c.benchmark == "nn_euclid").comparisons) == 1
     with pytest.raises(InputError, match=r"no variant 'GTX480_e'; did you mean GTX480_"):
         select(everything, ["GTX480_e"], (), ())
     with pytest.raises(InputError, match=r"no benchmark 'hotspit'; did you mean hotspot"):

@@ -124,10 +124,11 @@ class LaunchTimer:
         policy = self._policies[0]
         overlaps = overlapping(operations)
         if overlaps:
-            first = next(one for one in operations if one.launch is not None)
-            self._hold(first.launch, first.trace)
             self._before.flush(policy.flush)
-            caches = self._before if self.in_order else policy.before(self._session, 0, self.gpus[0])
+            caches = self._before if self.in_order else Caches()
+            for one in [x for x in operations if x.launch is not None and policy.flush == "data"]:
+                self._hold(one.launch, one.trace)
+                self._session.warm_code(0, self.gpus[0], caches)
             time_together(operations, self._kernel, self.gpus[0], caches)
         elif self.in_order:
             self._before = replace(policy.caches)

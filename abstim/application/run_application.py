@@ -25,7 +25,7 @@ from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import DRIVER, MEMORY, PARENT, SOCKET, driver_folder, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
-from abstim.gpu.config import Gpu, load_gpu
+from abstim.gpu.config import Gpu, gpus_of
 from abstim.models import DETAILED
 from abstim.session.result import NO_CLUSTERS, code_notes
 from abstim.session.side_by_side import Overlap
@@ -227,8 +227,7 @@ class Capture:
         emptied before each launch ("none": as on a GPU, where arrays stay at their places; Triton's arguments that are
         in the host's memory do not). `only`: a part of the name of kernels that are timed (all are executed). Raises
         InputError for GPUs or a model that are not there."""
-        given = [gpu] if isinstance(gpu, (str, Gpu)) else list(gpu)
-        self.gpus = [load_gpu(each) if isinstance(each, str) else each for each in given]
+        self.gpus = gpus_of(gpu)
         self._model, self._flush = model, flush
         self._options = {"selection": Selection(only), "told": told, "instruction_budget": instruction_budget}
         self._stack = ExitStack()

@@ -189,8 +189,6 @@ def _found(
         from abstim.study.energy import energy_of
 
         energy = energy_of(results[0], gpus[0])
-        if results[0].overlap:
-            note("abstim: --energy is of kernels one after the other, not side by side")
     return results, spots, beside, energy
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from abstim.engine.read_only_caches import CODE_LINE, CONST_LINE
 from abstim.engine.state import NEVER, Drawn, State
 from functional.arrays import Int64
+from functional.traces.trace import LINE_BYTES
+from precharacterize import LatencyTable
 
 # Before each launch: every cache; all but code (what a profiler does); those of the SMs; L1D alone; none
 FLUSHES = ("all", "data", "l1", "l1d", "none")
@@ -72,12 +77,34 @@ class Below(NamedTuple):
     drawn: Drawn  # rows of the table in the order of their places
 
 
+_APART = 11  # lines between code and other code: its first lines are not all of one set of the instruction cache
+_MOST_CODE = (CONST_LINE - CODE_LINE) * LINE_BYTES >> 4  # instructions of 16 bytes that have lines of their own
+
+
+@lru_cache(maxsize=128)
+def _moved(table: LatencyTable, by: int) -> LatencyTable:
+    return replace(table, pcs=table.pcs + by)
+
+
 @dataclass
 class Caches:
-    """All caches of a GPU, those of the SMs and L2, and the open DRAM rows. Empty at first (None)."""
+    """All caches of a GPU, those of the SMs and L2, and the open DRAM rows. Empty at first (None). `code`: where the
+    instructions lie whose lines they may hold, of a module, or of a kernel's machine code: from, to."""
 
     first_level: FirstLevel | None = None
     below: Below | None = None
+    code: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+
+    def placed(self, table: LatencyTable, module: str, line: int) -> LatencyTable:
+        """A table whose program counters count from where its module's code lies, in lines of so many instructions.
+        `module` "": it is one by itself."""
+        last, needed = max((end for _, end in self.code.values()), default=0), int(table.pcs.max(initial=0)) + 1
+        free = last + _APART * line if last else 0
+        first, end = self.code.get(module or table, (free, free))
+        if first + needed > end:
+            first = first if end == last else free
+            self.code[module or table] = first, first + -(-needed // line) * line
+        return _moved(table, first % _MOST_CODE) if first else table
 
     def flush(self, what: str) -> None:
         """Invalidate what one of FLUSHES names."""

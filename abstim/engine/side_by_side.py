@@ -21,7 +21,6 @@ from precharacterize import LatencyTable
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
 
-_CODE_ALIGNMENT = 1 << 10  # instructions: programs share no line of the instruction cache
 _MOST_BASIC_BLOCKS = 1 << 16  # that a trace can tell apart
 
 
@@ -60,7 +59,7 @@ def simulate_side_by_side(
 ) -> SideBySide:
     """Time them on a design point; the arguments behind as of `simulate_point`, and of `Simulation.run`. Raises
     InputError for what the engine cannot time."""
-    (inputs, beside), most = _joined(kernels, gpu), gpu.spec.max_blocks_per_sm
+    (inputs, beside), most = _joined(kernels, gpu, caches or Caches()), gpu.spec.max_blocks_per_sm
     launch = Simulation(
         inputs, gpu, most, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads, beside=beside
     )
@@ -73,12 +72,16 @@ def simulate_side_by_side(
     return SideBySide(starts, rows["end"].copy(), launch.result(), log, inputs.table)
 
 
-def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
+def _joined(kernels: Sequence[Kernel], gpu: Gpu, caches: Caches) -> tuple[LaunchInputs, Beside]:
     if len(kernels) > POSTED:
         raise InputError(f"{len(kernels):,} kernels side by side, more than {POSTED:,}; --serial times one by one")
     there = [kernel.inputs for kernel in kernels if kernel.inputs is not None]
-    table, first_basic_blocks = _joined_tables([inputs.table for inputs in there])
-    traces = [replace(one.trace, blocks=one.trace.blocks + np.uint16(first_basic_blocks[one.table])) for one in there]
+    tables = [caches.placed(x.table, x.module, gpu.pipeline.fetch_line_instructions) for x in there]
+    table, first_basic_blocks = _joined_tables(tables)
+    traces = [
+        replace(one.trace, blocks=one.trace.blocks + np.uint16(first_basic_blocks[own]))
+        for one, own in zip(there, tables, strict=True)
+    ]
     rows, block, warp = new_kernels(len(kernels)), 0, 0
     orders = list[np.ndarray]()
     for row, kernel in zip(rows, kernels, strict=True):
@@ -104,14 +107,13 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
 
 def _joined_tables(tables: Sequence[LatencyTable]) -> tuple[LatencyTable, dict[LatencyTable, int]]:
     """One table of the code of all, and where the basic blocks of each begin in it. Raises InputError for too many."""
-    each, first, pc, instruction = list(dict.fromkeys(tables)), dict[LatencyTable, int](), 0, 0
+    each, first, instruction = list(dict.fromkeys(tables)), dict[LatencyTable, int](), 0
     moved: list[LatencyTable] = []
     for table in each:
         first[table] = sum(len(other.block_start) for other in moved)
         starts = {name: getattr(table, name) + instruction for name in ("block_start", "block_stop")}
-        moved.append(replace(table, pcs=table.pcs + pc, **starts))
+        moved.append(replace(table, **starts))
         instruction += len(table.unit)
-        pc += -(-(int(table.pcs.max(initial=0)) + 1) // _CODE_ALIGNMENT) * _CODE_ALIGNMENT
     if (count := sum(len(table.block_start) for table in moved)) > _MOST_BASIC_BLOCKS:
         most = f"the engine tells {_MOST_BASIC_BLOCKS:,} apart"
         raise InputError(f"kernels side by side have {count:,} basic blocks, {most}; --serial times one by one")

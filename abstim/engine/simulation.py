@@ -39,6 +39,7 @@ class LaunchInputs:
     registers: int = 0  # a thread
     cluster_blocks: int = 1  # thread blocks of a cluster
     order: Int64[np.ndarray, " tb"] | None = None  # positions by cluster and rank; None: that of the trace
+    module: str = ""  # what its program counters count the instructions of; "": the program
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ class Simulation:
         beside: Beside | None = None, kinds: Int64[np.ndarray, " tb"] = EVERY_BLOCK_ITS_OWN,
     ) -> None:  # fmt: skip
         trace, self._alone = inputs.trace, beside is None
+        if caches is not None and self._alone:
+            line = gpu.pipeline.fetch_line_instructions
+            inputs = replace(inputs, table=caches.placed(inputs.table, inputs.module, line))
         shape = trace.warps_per_block, blocks_per_sm, inputs.shared_bytes
         turns = not self._alone or inputs.cluster_blocks > 1
         self._prepared = prepared(gpu, inputs.table, *shape, turns, inputs.cluster_blocks)

@@ -262,8 +262,10 @@ def gpu_of(gpu: str | Gpu, overrides: Overrides = ()) -> Gpu:
 
 
 def gpus_of(gpus: str | Gpu | Sequence[str | Gpu]) -> list[Gpu]:
-    """GPUs, or one, by name or as they are. Raises InputError as `load_gpu` does."""
-    return [gpu_of(gpu) for gpu in ([gpus] if isinstance(gpus, str | Gpu) else gpus)]
+    """GPUs, or one, by name or as they are. Raises InputError as `load_gpu` does, and for none."""
+    found = [gpu_of(gpu) for gpu in (gpus if isinstance(gpus, Iterable) and not isinstance(gpus, str) else [gpus])]
+    refuse(not found, "no GPU is given")
+    return found
 
 
 @cache

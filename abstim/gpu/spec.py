@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from functional.errors import InputError
 from functional.hashed_once import HashedOnce
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
+from precharacterize.table import PAIR
 
 
 class Domain(NamedTuple):
@@ -303,13 +304,20 @@ def check(name: str, domain: Domain, value: Any, where: str) -> Any:
     return value
 
 
+def _shared_out(spec: Spec) -> Iterator[str]:
+    """Keys of what sub-cores have a part of each."""
+    yield from (*(f"{alu}_units" for alu in ALUS), "shared_collectors", "register_banks", "mem_port_width")
+    yield from (f"{alu}_port_width" for alu in ALUS if getattr(spec, f"{alu}_units"))
+    yield from () if spec.shared_collectors else (f"{port}_collectors" for port in ("sp", "sfu", "mem"))
+
+
 def _contradictions(spec: Spec) -> Iterator[str]:
     for port in ("sp", "sfu", "mem"):
         collectors, width = getattr(spec, f"{port}_collectors"), getattr(spec, f"{port}_port_width")
         if collectors < width and not spec.shared_collectors:
             yield f"{port}_collectors = {collectors} is below {port}_port_width = {width}"
     share = f"evenly among schedulers_per_sm = {spec.schedulers_per_sm}; choose a multiple"
-    for key in (*(f"{alu}_units" for alu in ALUS), "shared_collectors", "register_banks") if spec.sub_cores else ():
+    for key in _shared_out(spec) if spec.sub_cores else ():
         if (count := getattr(spec, key)) % spec.schedulers_per_sm:
             yield f"sub_cores share out {key} = {count} {share}"
     if spec.timed_code == "machine" and spec.architecture == "none":
@@ -349,6 +357,15 @@ _BEHIND_L1 = (
 )
 _OF_CODE_CACHE, _OF_CONSTANTS = r"l1i_(sets|ways|mshrs|prefetch_lines|miss_.*)", r"const_(sets|ways|line_bytes|mshrs)"
 _OF_MACHINE_CODE = rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})"
+# Results that machine code waits for by counting cycles, and instructions that it has not
+_IN_STALL_COUNTS = r"latency_cycles\.(int_(add|mad|max)|fp32_(add|mul|mad)|fp16)"
+_OF_PTX = r"\w+\.(int_(mul|div)|fp32_(max|div)|fp64_div)"
+
+
+def _times_ptx(spec: Spec) -> bool:
+    return spec.timed_code == "ptx"
+
+
 CONDITIONS = (
     Condition("two_level_active_warps", "scheduler = two_level", lambda s: s.scheduler == "two_level"),
     Condition(r"(sp|sfu|mem)_collectors", "shared_collectors = 0", lambda s: not s.shared_collectors),
@@ -358,6 +375,11 @@ CONDITIONS = (
     Condition(_BEHIND_L1, "perfect_memory = false", lambda s: not s.perfect_memory),
     Condition(r"l1i?_miss_extra_cycles|atomic_latency_cycles", "perfect_memory = true", lambda s: s.perfect_memory),
     Condition(_OF_CODE_CACHE, "perfect_instruction_cache = false", lambda s: not s.perfect_instruction_cache),
+    Condition(
+        "l1i_line_bytes|instruction_bytes",
+        "perfect_instruction_cache = false, or instructions_per_fetch above 2",
+        lambda s: not s.perfect_instruction_cache or s.instructions_per_fetch > PAIR,
+    ),
     Condition(_OF_CONSTANTS, "perfect_constant_cache = false", lambda s: not s.perfect_constant_cache),
     Condition("l1d_write_allocate", "l1d_write = through or back", lambda s: s.l1d_write in ("through", "back")),
     Condition("unified_l1d_bytes", "shared_options_kib of some size", lambda s: bool(s.shared_options_kib)),
@@ -366,6 +388,14 @@ CONDITIONS = (
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
     Condition(_OF_MACHINE_CODE, "timed_code = machine", lambda s: s.timed_code == "machine"),
+    Condition(_IN_STALL_COUNTS, "timed_code = ptx: machine code has it in its stall counts", _times_ptx),
+    Condition(_OF_PTX, "timed_code = ptx: machine code has no such instruction", _times_ptx),
+    Condition("register_banks", "timed_code = ptx: machine code does not wait for them", _times_ptx),
+    Condition(
+        r"latency_cycles\.fp64_(add|mul|mad)",
+        "timed_code = ptx: code for sm_90 and later has it in its stall counts",
+        lambda s: _times_ptx(s) or int(s.architecture.removeprefix("sm_")) < 90,
+    ),
 )
 
 

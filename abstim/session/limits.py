@@ -42,14 +42,13 @@ def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params:
     }
     return found | {
         "launch_latency_share": params.launch_latency_cycles / cycles,
-        "l2_bytes": counters["l2_accesses"] * SECTOR_BYTES,
-        "dram_read_bytes": counters["dram_reads"] * SECTOR_BYTES,
+        "l2_bytes": counters["l2_accesses"] * SECTOR_BYTES, "dram_read_bytes": counters["dram_reads"] * SECTOR_BYTES,
         "dram_write_bytes": counters["dram_writes"] * SECTOR_BYTES,
         "l2_bytes_per_second": counters["l2_accesses"] * SECTOR_BYTES / seconds,
         "dram_bytes_per_second": dram_sectors * SECTOR_BYTES / seconds,
         "l2_use": counters["l2_accesses"] * params.l2_sector_cycles / (slices * cycles),
         "dram_use": bursts * params.dram_sector_cycles / (spec.dram_channels * cycles),
-    }
+    }  # fmt: skip
 
 
 def atomic_use(inputs: LaunchInputs, gpu: Gpu, cycles: float) -> float:

@@ -233,7 +233,8 @@ class Session:
         timed = self.accessed(number, found, table, gpu) if code is None else self.projected(found, code).trace
         size = launch.cluster.total
         order = np.lexsort(places(launch, timed.thread_blocks)[::-1]) if size > 1 else None
-        return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order)
+        module = launch.program.digest + (f" {launch.program.name}" if code else "")  # of which each has its own code
+        return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order, module)
 
     def timed_code(self, number: int, gpu: Gpu) -> TimedCode | None:
         """What is timed in place of a launch's PTX on a GPU that asks for it (`timed_code = machine`)."""

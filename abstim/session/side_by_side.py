@@ -9,7 +9,7 @@ from abstim.engine.state import RESOURCES
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import demands_of
 from abstim.session.session import Session
-from abstim.session.warm_up import WarmUp
+from abstim.session.warm_up import Flushed
 from functional.execution.computer import default_threads
 from functional.launches.launch import awaits_of, stretches
 
@@ -56,10 +56,10 @@ def kernel_of(
 
 
 def timed_stretches(
-    session: Session, gpu: Gpu, policy: WarmUp, log_rows: Callable[[range], int] = lambda stretch: 0
+    session: Session, gpu: Gpu, policy: Flushed, log_rows: Callable[[range], int] = lambda stretch: 0
 ) -> Iterator[tuple[range, SideBySide]]:
     """Launches of a session that may overlap, from one wait of all of them to the next, each stretch side by side on a
-    GPU; `policy` says what caches the first of each finds, `log_rows` how many issues of it are logged."""
+    GPU; `policy` says what caches each finds, `log_rows` how many issues of it are logged."""
     launches, threads = session.case.launches, default_threads()
     awaits, programmatic = awaits_of(launches)
     for stretch in stretches(awaits, programmatic):
@@ -70,11 +70,11 @@ def timed_stretches(
             )
             for number in stretch
         ]  # fmt: skip
-        caches = policy.before(session, stretch.start, gpu)
+        caches = policy.before(session, stretch[0], gpu, *stretch[1:])
         yield stretch, simulate_side_by_side(kernels, gpu, caches, threads, log_rows(stretch))
 
 
-def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequence[int]) -> Overlap | None:
+def overlap_of(session: Session, gpu: Gpu, policy: Flushed, alone_cycles: Sequence[int]) -> Overlap | None:
     """The launches of a session side by side on a GPU, if they may be (`timed_stretches`); `alone_cycles`: what each
     takes by itself."""
     if not session.overlaps:

@@ -44,9 +44,12 @@ class Flushed(WarmUp):
         self.name = {"all": EMPTY, "none": KEPT}.get(self.flush, self.flush)
         self.in_order = self.flush not in ("all", "data")
 
-    def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
+    def before(self, session: Session, number: int, gpu: Gpu, *beside: int) -> Caches | None:
+        """`beside`: launches that run side by side with it, and find the same."""
         if self.flush == "data":
-            session.warm_code(number, gpu, caches := Caches())
+            caches = Caches()
+            for each in (number, *beside):
+                session.warm_code(each, gpu, caches)
             return caches
         if not self.in_order:
             return None
@@ -110,5 +113,5 @@ def warm_up_named(name: str) -> WarmUp:
         return Flushed("all")
     if name in (ALL, KEPT):
         return MemoryOfAll() if name == ALL else Flushed("none")
-    refuse(not name.isdigit(), f"--warm-up {name!r}: give a number of launches, all, perfect or empty")
+    refuse(not name.isdecimal(), f"--warm-up {name!r}: give a number of launches, all, perfect or empty")
     return MemoryOf(int(name))

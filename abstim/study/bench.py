@@ -319,6 +319,7 @@ def bench(
     unless `execute` itself is measured. With `reference` every benchmark is also timed on its variants. An interrupt
     keeps what has been measured."""
     model_named(model)
+    names, stages, threads = list(names), list(stages), list(threads)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
     refuse(not 1 <= rounds <= MOST_ROUNDS, f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
@@ -355,11 +356,9 @@ def design_points(gpu: Gpu, count: int) -> list[Gpu]:
     """`gpu` itself, then variations of SM count, schedulers, policy and blocks an SM: up to 1,024 different points."""
     refuse(not 1 <= count <= 1024, f"points = {count} is not a whole number from 1 to 1024")
     choices = {
-        "sm_count": (15, 8, 24, 30, 12, 20, 4, 48),
-        "schedulers_per_sm": (2, 1, 4, 3),
-        "scheduler": ("gto", "lrr", "oldest", "two_level"),
-        "max_blocks_per_sm": (8, 4, 16, 6, 12, 5, 7, 10),
-    }
+        "sm_count": (15, 8, 24, 30, 12, 20, 4, 48), "schedulers_per_sm": (2, 1, 4, 3),
+        "scheduler": ("gto", "lrr", "oldest", "two_level"), "max_blocks_per_sm": (8, 4, 16, 6, 12, 5, 7, 10),
+    }  # fmt: skip
     found = {gpu: None}
     for values in product(*(choices[key] for key in reversed(choices))):
         if len(found) == count:

@@ -194,16 +194,17 @@ def rates_of(launch: LaunchResult) -> Rates:
     return Rates(
         active_sms=launch.active_sms,
         warp_instructions=(launch.timed_instructions or launch.warp_instructions) / seconds,
-        shared_accesses=launch.shared_accesses / seconds,
-        l1d_sectors=counts["l1d_accesses"] / seconds,
+        shared_accesses=launch.shared_accesses / seconds, l1d_sectors=counts["l1d_accesses"] / seconds,
         dram_sectors=(counts["dram_reads"] + counts["dram_writes"]) / seconds,
-    )
+    )  # fmt: skip
 
 
 def _unlike(result: RunResult, gpu: Gpu) -> Iterator[str]:
     """What sets these launches apart from all whose power was measured, a phrase each."""
     if abs(gpu.spec.core_clock_hz / CLOCK_HZ - 1) > SAME_CLOCK:
         yield f"the clock is {gpu.spec.core_clock_hz / 1e9:g} GHz: energies are of {CLOCK_HZ / 1e9:g} GHz"
+    if result.overlap is not None:
+        yield "kernels side by side: energies are of one after the other"
     if any(x.timed_code.startswith("PTX") for x in result.launches):
         yield "instructions are counted of the PTX: no assembler was at hand"
     fp64 = sum(x.operations.get("fp64", 0) for x in result.launches)

@@ -189,6 +189,7 @@ def tune(
     launched has a reason in place of a time. Raises InputError where all have one, and for what the model cannot do."""
     point, variants = gpu_of(gpu), [Variant(values=values) for values in space.variants()]
     refuse(strategy not in STRATEGIES, f"no strategy {strategy!r}{nearest(strategy, STRATEGIES)}")
+    refuse(seed < 0, f"seed {seed} is below 0")
     refuse(aim and model != DETAILED, f"the {model} model times whole launches; leave out --error")
     model_named(model).refuse([point], "all")
     candidates = len(variants)

@@ -232,7 +232,7 @@ def known_variants() -> dict[str, Gpu]:
 
 def choose(table: Sequence[Measured], *asked: Sequence[str]) -> list[Measured]:
     """The part of a table that is `asked` for by variants, groups, benchmarks (none: all). InputError for others."""
-    wanted = dict(zip(("variant", "group", "benchmark"), asked, strict=True))
+    wanted = dict(zip(("variant", "group", "benchmark"), map(list, asked), strict=True))
     for kind, names in wanted.items():
         present = {getattr(entry, kind) for entry in table}
         if unknown := [name for name in names if name not in present]:
@@ -255,7 +255,7 @@ def validate(
     `model`: one of `abstim.models.MODELS`; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone).
     A benchmark that cannot run is skipped and named, as is a variant that the model cannot time, unless it is none of
     them: then InputError. Variants must be known (`select`)."""
-    gpus, comparisons, chosen = known_variants(), [], model_named(model)
+    gpus, comparisons, chosen, table = known_variants(), [], model_named(model), list(table)
     refused: dict[str, InputError] = {}
     for variant in dict.fromkeys(entry.variant for entry in table):
         try:

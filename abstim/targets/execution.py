@@ -212,12 +212,9 @@ LARGE_CHUNK_BYTES = 1 << 24  # of trace: a tenth of a second, or a few
 
 
 def execute(
-    case: Case,
-    executor: Executor | None = None,
-    instruction_budget: int | None = None,
-    progress: Progress = silent,
+    case: Case, executor: Executor | None = None, instruction_budget: int | None = None, progress: Progress = silent,
     turns: Turns = in_block_order,
-) -> Execution:
+) -> Execution:  # fmt: skip
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).

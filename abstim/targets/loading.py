@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +29,7 @@ import numpy as np
 
 from functional.arrays import Bool
 from functional.errors import InputError, refuse
-from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
+from functional.launches.case import Case, Expected, check_order, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Argument, Launch, Order, Pointer, Scalar, Struct, device_address, make_launch
 from functional.launches.launches_json import DTYPES, SCALARS
 from functional.launches.memory import Memory
@@ -59,8 +60,8 @@ class DeviceProgram(Case):
         given = value if isinstance(value, np.generic) else as_array(value)
         if given is None:
             raise InputError(f"{self.name}: {what}: give an array or a number with its type, like numpy.float32(0.5)")
-        _check_type(given.dtype, f"{self.name}: {what}")
-        set_symbol(self.memory, name, np.asarray(given))
+        _check_array(given := np.asanyarray(given), f"{self.name}: {what}")
+        set_symbol(self.memory, name, given)
 
     def launch(
         self, kernel: str | Program, grid: int | Sequence[int], block: int | Sequence[int], args: Sequence[Any] = (),
@@ -115,11 +116,16 @@ class DeviceProgram(Case):
         name = self._names[id(array)][0] if id(array) in self._names else self._buffer(array, "array")
         given = np.asarray(values).reshape(-1)
         refuse(given.dtype.kind not in "biufc", f"{self.name}: what is expected of '{name}' is no array of numbers")
+        refuse(isinstance(values, np.ma.MaskedArray), f"{self.name}: `compared` says which values count, not a mask")
+        for tolerance in (rtol, atol):
+            if not isinstance(tolerance, Real) or not tolerance >= 0:
+                raise InputError(f"{self.name}: a tolerance is a number from 0 on, not {tolerance!r}")
         with np.errstate(all="ignore"):
             flat = given.astype(self.arrays[name].dtype)
         inexact = flat.dtype.kind not in "fc" and not np.array_equal(flat, given)
         refuse(inexact, f"{self.name}: what is expected of '{name}' cannot be held by its {flat.dtype}")
-        mask = None if compared is None else np.asarray(compared, bool).reshape(-1)
+        mask = None if compared is None else np.asarray(compared).reshape(-1)
+        refuse(mask is not None and mask.dtype != bool, f"{self.name}: `compared` is True or False for each value")
         if first < 0 or first + flat.size > self.arrays[name].size or (mask is not None and mask.size != flat.size):
             count = self.arrays[name].size
             raise InputError(f"{self.name}: what is expected of '{name}' does not fit its {count} elements")
@@ -163,7 +169,7 @@ class DeviceProgram(Case):
             if array is None:
                 raise InputError(f"{self.name}: a {type(argument).__name__} is no array")
             free = name if name not in self.arrays else f"{name} of launch {len(self.launches)}, {len(self.arrays)}"
-            _check_type(array.dtype, free)
+            _check_array(array, free)
             shared = next((n for n, other in self.arrays.items() if np.shares_memory(array, other)), "")
             rather = "give that one, or, of a program, `pointer` into it"
             refuse(shared, f"{free}: memory of {shared}, given as another array, would be copied once more: {rather}")
@@ -189,9 +195,10 @@ class DeviceProgram(Case):
         return self._after[1]
 
 
-def _check_type(dtype: np.dtype, where: str) -> None:
-    refuse(dtype.kind not in "biufc", f"{where}: an array of {dtype} cannot be passed to a kernel")
-    refuse(not dtype.isnative, f"{where}: {dtype} has its bytes in an order that no GPU reads; see numpy's `byteswap`")
+def _check_array(array: np.ndarray, where: str) -> None:
+    refuse(array.dtype.kind not in "biufc", f"{where}: an array of {array.dtype} cannot be passed to a kernel")
+    refuse(isinstance(array, np.ma.MaskedArray), f"{where}: a kernel sees no mask; give what is `filled` in")
+    check_order(array, where)
 
 
 def as_array(argument: Any) -> np.ndarray | None:

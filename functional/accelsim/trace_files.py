@@ -1,7 +1,7 @@
 """The files of an Accel-Sim trace directory: the list of kernels, each kernel's header, and the addresses of accesses.
 
 `kernelslist.g`: one line each, `MemcpyHtoD,0x<address>,<bytes>` or the name of a file, which starts with `kernel` or
-is a `.traceg`; other lines are ignored. `kernel-N.traceg` (or `kernel-N-ctx_0x....traceg`, `.xz` if compressed): lines
+is a `.traceg`; other lines are ignored. `kernel-N.traceg` (or `kernel-N-ctx_0x....traceg`, `.xz` or `.gz`): lines
 `-key = value` up to the first line that starts with `#`, then the thread blocks.
 
 Addresses are written in one of three modes. Mode 0: one hexadecimal address an active lane. Mode 1: `0xbase stride`,
@@ -9,15 +9,17 @@ active lanes are one run. Mode 2: `0xbase`, then the decimal difference from the
 lane but the first. (Accel-Sim's reader takes one number more in mode 2 and thereby swallows the immediate that the
 writer puts behind the addresses.)"""
 
+import gzip
 import lzma
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -97,9 +99,10 @@ def is_trace(target: str) -> bool:
 def opened(path: Path) -> Iterator[IO[str]]:
     """A trace as lines of text, decompressed while it is read. Raises InputError for a damaged file."""
     try:
-        with lzma.open(path, "rt", encoding="ascii") if path.suffix == ".xz" else path.open(encoding="ascii") as file:
+        opener: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
+        with opener(path, "rt", encoding="ascii") as file:
             yield file
-    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+    except (lzma.LZMAError, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: damaged: {error}") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
@@ -112,7 +115,8 @@ def read_header(path: Path, file: IO[str]) -> Header:
         if line.startswith("#"):
             break
         if match := _KEY.match(line):
-            found[match["key"]] = match["value"].strip()
+            refuse((key := match["key"]) in found, f"{path}: the header has '-{key} = ...' twice")
+            found[key] = match["value"].strip()
     try:
         header = Header(
             name=found["kernel name"], grid=_dim(found["grid dim"]), block=_dim(found["block dim"]),

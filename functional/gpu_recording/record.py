@@ -192,12 +192,9 @@ Translate = Callable[[str, np.ndarray], np.ndarray]  # (space, device addresses)
 
 
 def replay(
-    launch: Launch,
-    memory: Memory,
-    words: UInt64[np.ndarray, " word"],
-    starts: Int64[np.ndarray, " thread_plus_1"],
+    launch: Launch, memory: Memory, words: UInt64[np.ndarray, " word"], starts: Int64[np.ndarray, " thread_plus_1"],
     translate: Translate,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks.
 
     Raises InputError if the words are not those of this program."""

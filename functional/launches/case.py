@@ -122,6 +122,13 @@ def _close(got: np.ndarray, values: np.ndarray, expected: Expected) -> np.ndarra
         return (error <= tolerance) & (error < np.inf)
 
 
+def check_order(array: Shaped[np.ndarray, "*shape"], where: str) -> None:
+    """Raises InputError for an array whose bytes a kernel would find in another order than they seem to be in."""
+    dtype, rather = array.dtype, "numpy's `ascontiguousarray` makes rows of it, its `.T` has the columns as they lie"
+    refuse(not dtype.isnative, f"{where}: {dtype} has its bytes in an order that no GPU reads; see numpy's `byteswap`")
+    refuse(array.flags.fnc, f"{where}: an array in Fortran's order, column by column; {rather}")
+
+
 def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], where: str = "symbols") -> None:
     """Write the first bytes of a `.global` or `.const` variable. InputError for no such one, or too many bytes."""
     is_constant = name in memory.const_variables

@@ -15,7 +15,7 @@ import numpy as np
 
 from functional.errors import InputError, refuse
 from functional.files import read_bytes
-from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
+from functional.launches.case import Case, Expected, check_order, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Launch, Order, Pointer, Scalar, Struct, check_after, encode_typed, make_launch
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap, Texture
@@ -151,6 +151,7 @@ def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.nd
         raise InputError(f"{source}: cannot read buffer '{name}': {error}") from None
     if source.suffix == ".npy" and dtype not in (array.dtype, np.dtype(np.uint8)):
         raise InputError(f"{source}: holds {array.dtype}, but buffer '{name}' is declared {dtype}")
+    check_order(array, str(source))
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     refuse(flat.nbytes % dtype.itemsize, f"{source}: {flat.nbytes} bytes is not a whole number of {dtype}")
     return flat.view(dtype)

@@ -127,11 +127,9 @@ def lucky(scales: Float64[np.ndarray, " kernel"], counts: Int64[np.ndarray, " ke
 
 
 def half_width(
-    own: Float64[np.ndarray, " kernel"],
-    inner: Sequence[float],
-    found: Sequence[prediction.Prediction],
+    own: Float64[np.ndarray, " kernel"], inner: Sequence[float], found: Sequence[prediction.Prediction],
     confidence: float,
-) -> float:
+) -> float:  # fmt: skip
     """Half of an interval from the variances of each kernel's predictions, and of samples inside of launches."""
     degrees = np.array([p.degrees for p in found] + [np.inf] * len(inner))
     error, freedom = pooled_error(np.append(own, inner), degrees)

@@ -12,7 +12,7 @@ import numpy as np
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points, Space
 from functional.arrays import Bool, Float, Int64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 MOST_POINTS = 1_000_000  # of one design
 STRATEGIES = ("grid", "random", "latin")
@@ -58,6 +58,7 @@ def _refuse_impossible(points: Points) -> Points:
 def _positions(space: Space, strategy: str, count: int | None, seed: int, constrained: bool) -> Positions:
     """Of a grid all; of `random` different points, all equally likely, and as many as there may be if some will be
     thrown away again; of `latin` one for each of `count` strata of every axis' range (scipy's LatinHypercube)."""
+    refuse(seed < 0, f"seed {seed} is below 0")
     if strategy == "grid" and space.size > MOST_POINTS:
         raise InputError(
             f"a grid of {space.size:,} points is more than {MOST_POINTS:,}; "

@@ -81,13 +81,9 @@ class Sweep:
 
 
 def sweep_of(
-    gpu: Gpu,
-    vary: Sequence[str],
-    define: Sequence[str] = (),
-    constraint: Sequence[str] = (),
-    objective: Sequence[str] = (),
-    **how: object,
-) -> Sweep:
+    gpu: Gpu, vary: Sequence[str], define: Sequence[str] = (), constraint: Sequence[str] = (),
+    objective: Sequence[str] = (), **how: object,
+) -> Sweep:  # fmt: skip
     """A sweep from texts as the command line has them. Raises InputError for any that is wrong."""
     defines = dict(_definition(text) for text in define)
     constraints = [Expression(text, f"--constraint {text}") for text in constraint]

@@ -36,12 +36,9 @@ class Knowledge:
 
 
 def knowledge(
-    names: tuple[str, ...],
-    values: Float64[np.ndarray, " name"],
-    errors: Float64[np.ndarray, " launch"],
-    jacobian: Float64[np.ndarray, "launch name"],
-    kernels: int,
-) -> Knowledge:
+    names: tuple[str, ...], values: Float64[np.ndarray, " name"], errors: Float64[np.ndarray, " launch"],
+    jacobian: Float64[np.ndarray, "launch name"], kernels: int,
+) -> Knowledge:  # fmt: skip
     """From weighted errors in log cycles and their derivatives by the logarithms of the parameters.
 
     A kernel counts as one observation however many launches it has. An interval is that of the linearised problem,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy import optimize
@@ -197,6 +197,7 @@ def _scan(problem: Problem, point: np.ndarray, best: float, k: int, reach: int) 
 
 FACTOR = 4.0  # a parameter is searched for between start / FACTOR and start x FACTOR
 POLISH_ROUNDS = 4
+MOST_FACTOR = 4096  # as far as most keys may be apart
 DESCENTS = 6  # of least squares, at most, one from where the last ended: each has its own noise
 
 
@@ -214,9 +215,11 @@ def fit(
     there as far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others held
     out, chosen by `seed`; if the error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
     InputError for unknown names, variants of several GPUs, or a target that cannot run."""
-    started = perf_counter()
+    started, table = perf_counter(), cast(Any, list(table))
     refuse(not table, "the table has nothing to fit")
-    refuse(factor <= 1, f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
+    room = f"factor {factor:g}: parameters need room on both sides; choose a number above 1, up to {MOST_FACTOR:,}"
+    refuse(seed < 0, f"seed {seed} is below 0")
+    refuse(not 1 < factor <= MOST_FACTOR, room)
     names = check_names(names)
     read: Any = partial(of_times, programs) if isinstance(table[0], MeasuredTime) else of_table
     name, gpus, found = read(table, gpu, overrides)

@@ -63,6 +63,7 @@ def sample(
         f"{chosen.name} chooses nothing at random; leave out --seed": seed is not None and not chosen.random,
         f"{chosen.name} looks at each launch itself; leave out the profile":
             known is not None and chosen.needs is not Needs.PROFILE,
+        f"seed {seed} is below 0": (seed or 0) < 0,
     }  # fmt: skip
     for why, so in wrong.items():
         refuse(so, why)
@@ -130,12 +131,9 @@ def _recorded(case: Case, progress: Progress) -> tuple[Trace, ...]:
 
 
 def run_method(
-    method: Method,
-    program: SampledProgram,
-    known: Known | None = None,
-    already: Mapping[str, float] = MappingProxyType({}),
-    aim: Aim | None = None,
-) -> SampleResult:
+    method: Method, program: SampledProgram, known: Known | None = None,
+    already: Mapping[str, float] = MappingProxyType({}), aim: Aim | None = None,
+) -> SampleResult:  # fmt: skip
     """One method on a program. `already`: seconds that others have spent on what it would have needed itself."""
     started = perf_counter()
     try:
@@ -153,22 +151,15 @@ def run_method(
     timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
     uses = memory_use(counted, estimate.total, gpu.spec, gpu.params) if counted and not gpu.spec.perfect_memory else {}
     return SampleResult(
-        target=program.case.name,
-        gpu=gpu.name,
-        memory_model=gpu.memory_model,
-        method=method.name,
-        model=program.model,
+        target=program.case.name, gpu=gpu.name, memory_model=gpu.memory_model, method=method.name, model=program.model,
         known_error=known_error_of(gpu, program.model, timed_code),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
-        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
-        memory=uses,
-        earlier_seconds=program.earlier_seconds,
-        own_half_width=stated.relative_half_width,
+        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()}, memory=uses,
+        earlier_seconds=program.earlier_seconds, own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
-        assumes="" if estimate.basis == "exact" else method.assumes,
-        notes=_notes(method, program, estimate),
+        assumes="" if estimate.basis == "exact" else method.assumes, notes=_notes(method, program, estimate),
         stability=program.stability(),
-    )
+    )  # fmt: skip
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
