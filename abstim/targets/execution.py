@@ -313,8 +313,10 @@ class Streaming(Traces):
 
 
 def default_budget(launch: Launch) -> int:
-    """Thread instructions: 2^18 a thread, and at least 2^27, so that an endless loop ends in a minute or so."""
-    return max(1 << 27, launch.thread_blocks * launch.threads_per_block << 18)
+    """Thread instructions, so that an endless loop of few threads ends in a minute or so: 2^22 a thread, but from 2^27
+    to 2^35, or 2^18 a thread."""
+    threads = launch.thread_blocks * launch.threads_per_block
+    return max(1 << 27, min(threads << 22, 1 << 35), threads << 18)
 
 
 def execute_case(
