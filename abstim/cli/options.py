@@ -40,7 +40,7 @@ TimedCode = Annotated[
 InstructionBudget = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="COUNT", help="Thread instructions after which a launch counts as endless; else 2^22 a thread."
+        min=1, metavar="COUNT", help="Thread instructions after which a launch counts as endless; else 2^26 a thread."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
