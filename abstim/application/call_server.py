@@ -149,6 +149,7 @@ class CallServer:
     case: ProgramCase
     recorder: LaunchRecorder
     problems: dict[str, int] = field(default_factory=dict)  # -> how often
+    allowed: set[tuple[str, str, Shape]] = field(default_factory=set)  # launches on this GPU; module's digest, kernel
     _workspace: int = 0
     _functions: list[tuple[LoadedModule, Program]] = field(default_factory=list)
 
@@ -367,6 +368,8 @@ class CallServer:
 
     def _check(self, program: Program, shape: Shape) -> None:
         """What a GPU would refuse. Raises CudaError."""
+        if (program.digest, program.name, shape) in self.allowed:
+            return
         try:
             check_shape(program, shape.grid, shape.block, shape.dynamic_shared_bytes, shape.cluster)
         except InputError as error:
@@ -379,3 +382,4 @@ class CallServer:
             raise CudaError(OUT_OF_RESOURCES)
         if shape.cooperative and shape.grid.total > held * self.clock.gpu.spec.sm_count:
             raise CudaError(COOPERATIVE_TOO_LARGE)
+        self.allowed.add((program.digest, program.name, shape))
