@@ -130,6 +130,11 @@ def test_a_fault_lasts_and_is_told(build, capfd, static):
     assert not result.problems and not result.launches  # the program's own fault
 
 
+def test_a_budget_that_is_spent_is_no_fault_of_the_program(build, capfd):
+    result = run(build("faults"), instruction_budget=1)
+    assert "exceeds its budget of 1 thread" in next(iter(result.problems)) and "702" in capfd.readouterr().out
+
+
 def test_a_sample_of_a_program(build, tmp_path, capfd):
     """Everything is executed, launches that do the same are timed once, and the estimate is what all of them take."""
     program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)

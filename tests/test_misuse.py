@@ -221,7 +221,6 @@ run blend.ptx {SHAPE} --arg 5 {REST}                | 4 bytes at 0x5 are out of 
 run blend.ptx {SHAPE} --arg buf:f32:200 {REST}      | blend.ptx:27 (blend.cu:4): ld.global.f32, thread (8, 0, 0) of block (3, 0, 0)
 run blend.ptx {SHAPE} --arg buf:f32:200 {REST}      | at the end of 'arg0' (800 bytes); so are 55 more addresses of it
 run blend.ptx {SHAPE} --arg buf:f32:0 {REST}        | 'arg0' (0 bytes); so are 255 more addresses
-run endless.ptx --grid 1 --block 32                 | exceeds its budget of 134217728 thread instructions
 run endless.ptx --grid 1 --block 32 --instruction-budget 1000 | endless.ptx:7: the launch exceeds its budget of 1000
 """
 FILES = f"""

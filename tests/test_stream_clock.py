@@ -103,3 +103,12 @@ def test_fills_and_copies_within_the_device_take_its_memory(clock):
     clock.transfer(0, 10**6, 0)  # within the host: no time of the GPU
     clock.record(2, 0)
     assert clock.elapsed(1, 2) == round(1e6 / rate * 1e12) and clock.busy["kernels"] == 3 * clock.elapsed(1, 2)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_only_launches_whose_times_are_awaited_are_handed_over(clock, known):
+    handed: list[object] = []
+    clock.run = lambda task: handed.append(task) or Future()
+    clock.kernel(0, taking(1e-3) if known else Future())
+    clock.kernel(0, taking(1e-3))  # in order
+    assert len(handed) == (0 if known else 2) and clock.busy == ({"kernels": 2 * MS} if known else {})

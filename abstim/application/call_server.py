@@ -17,7 +17,7 @@ from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
-from functional.errors import ExecutionError, InputError, PtxError, note, refuse
+from functional.errors import BudgetSpent, ExecutionError, InputError, PtxError, note, refuse
 from functional.execution.device_launches import DeviceLaunches
 from functional.files import toml_beside
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
@@ -108,7 +108,7 @@ def reply(message: Message, error: int = 0, values: Sequence[int] = (), payload:
 
 # Numbers of CUDA's errors
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_FUNCTION, NO_BINARY, INVALID_PTX = 1, 2, 9, 98, 209, 218
-NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = 500, 700, 701, 719
+NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_TIMEOUT, LAUNCH_FAILURE = 500, 700, 701, 702, 719
 ASSERTED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
 _FAULTS = {"assertion": ASSERTED, "misaligned": MISALIGNED, "out of bounds": ILLEGAL_ADDRESS}  # by words of the message
 _WORKSPACE_BYTES = 8
@@ -149,6 +149,7 @@ class CallServer:
     case: ProgramCase
     recorder: LaunchRecorder
     problems: dict[str, int] = field(default_factory=dict)  # -> how often
+    allowed: set[tuple[str, str, Shape]] = field(default_factory=set)  # launches on this GPU; module's digest, kernel
     _workspace: int = 0
     _functions: list[tuple[LoadedModule, Program]] = field(default_factory=list)
 
@@ -329,6 +330,8 @@ class CallServer:
             text = self.execute(loaded, program, shape, payload, stream)
         except PtxError as error:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
+        except BudgetSpent as error:
+            raise CudaError(LAUNCH_TIMEOUT, str(error), lasting=True) from None
         except ExecutionError as error:
             note(f"abstim: {error}")
             number = next((number for words, number in _FAULTS.items() if words in str(error)), LAUNCH_FAILURE)
@@ -365,6 +368,8 @@ class CallServer:
 
     def _check(self, program: Program, shape: Shape) -> None:
         """What a GPU would refuse. Raises CudaError."""
+        if (program.digest, program.name, shape) in self.allowed:
+            return
         try:
             check_shape(program, shape.grid, shape.block, shape.dynamic_shared_bytes, shape.cluster)
         except InputError as error:
@@ -377,3 +382,4 @@ class CallServer:
             raise CudaError(OUT_OF_RESOURCES)
         if shape.cooperative and shape.grid.total > held * self.clock.gpu.spec.sm_count:
             raise CudaError(COOPERATIVE_TOO_LARGE)
+        self.allowed.add((program.digest, program.name, shape))

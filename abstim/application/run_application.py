@@ -176,7 +176,7 @@ class PythonDevice:
         if self.server is None:
             self.server = CallServer(self.memory, self.modules, clock, case, recorder)
         self.server.clock, self.server.case, self.server.recorder = clock, case, recorder
-        self.server.problems = {}
+        self.server.problems, self.server.allowed = {}, set()
         return self.server
 
     def listen(self) -> None:

@@ -225,7 +225,10 @@ class StreamClock:
     def _close(self) -> None:
         """What was submitted gets no more company: its times can be found."""
         operations, self._open, self._open_bytes = self._open, [], 0
-        if operations:
+        waiting = self.may_overlap or (self._closed and not self._closed[-1].done())
+        if not waiting and all(one.seconds.done() for one in operations):  # handing them over would take longer
+            self._find_times(operations)
+        elif operations:
             self._closed.append(self.run(lambda: self._find_times(operations)))
 
     def _find_times(self, operations: Sequence[Operation]) -> None:

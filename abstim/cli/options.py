@@ -37,7 +37,7 @@ TimedCode = Annotated[
         help="What is timed. Default: what the GPU's description says, or PTX if there is no machine code.",
     ),
 ]
-_BUDGET = "Thread instructions after which a launch counts as endless; else 2^18 a thread."
+_BUDGET = "Thread instructions after which a launch counts as endless; else 2^26 a thread."
 InstructionBudget = Annotated[int | None, typer.Option(min=1, max=1 << 62, metavar="COUNT", help=_BUDGET)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Model = Annotated[

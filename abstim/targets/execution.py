@@ -310,8 +310,10 @@ class Streaming(Traces):
 
 
 def default_budget(launch: Launch) -> int:
-    """Thread instructions: 2^18 a thread, and at least 2^27, so that an endless loop ends in a minute or so."""
-    return max(1 << 27, launch.thread_blocks * launch.threads_per_block << 18)
+    """Thread instructions, so that an endless loop of few threads ends in minutes: 2^26 a thread, from 2^30 to 2^38,
+    or 2^18 a thread."""
+    threads = launch.thread_blocks * launch.threads_per_block
+    return max(1 << 30, min(threads << 26, 1 << 38), threads << 18)
 
 
 def execute_case(

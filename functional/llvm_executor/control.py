@@ -26,11 +26,19 @@ def cut(
         unit.guard, unit.position = None, len(instructions) - 1
         for register in specials_of(instructions[-1]):
             unit.values[register], unit.written[register] = unit.special(register.name), None
-    _spill(unit, block, needed)
-    _count(unit, instructions)
-    _check(unit, f"B{piece.entry}.cut")
+    _finish(unit, block, instructions, f"B{piece.entry}.cut", needed)
     e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
     e.raw("br label %step")
+
+
+def give_way(
+    unit: Unit, block: BasicBlock, piece: Piece, instructions: tuple[Instruction, ...], needed: frozenset[Register]
+) -> None:
+    """End a piece of `block`, and the warp's turn with it."""
+    _finish(unit, block, instructions, f"B{piece.entry}.way", needed)
+    unit.e.store("%frame", at.BLOCK, unit.e.literal(piece.following, "i32"))
+    unit.set_context("turn_stop", unit.e.literal(0, "i64"))
+    unit.e.raw("br label %stop")
 
 
 def host(unit: Unit, offset: int) -> Value:
@@ -136,10 +144,17 @@ def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ..
     if inst.opcode == "brx":
         operands = [unit.get(inst.sources[0], "u32")]
     unit.guard = None
-    _spill(unit, block)
-    _count(unit, instructions)
-    _check(unit, f"B{block.index}.end")
+    _finish(unit, block, instructions, f"B{block.index}.end")
     build(unit, block, inst, guard, lanes, operands)
+
+
+def _finish(
+    unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], name: str,
+    needed: frozenset[Register] = frozenset(),
+) -> None:  # fmt: skip
+    _spill(unit, block, needed)
+    _count(unit, instructions)
+    _check(unit, name)
 
 
 def _check(unit: Unit, name: str) -> None:
@@ -149,7 +164,7 @@ def _check(unit: Unit, name: str) -> None:
         unit.e.label(name)
 
 
-def _spill(unit: Unit, block: BasicBlock, needed: frozenset[Register] = frozenset()) -> None:
+def _spill(unit: Unit, block: BasicBlock, needed: frozenset[Register]) -> None:
     """Write registers back that are read behind `block`, or are `needed`."""
     live, blended = unit.analysis.live, unit.analysis.blended[block.index]
     outside = needed.union(*(live[s] for s in block.successors))

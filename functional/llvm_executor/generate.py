@@ -2,7 +2,8 @@
 
 The function is a switch over basic blocks. A block logs itself, computes, writes the registers that live on into the
 frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack. A block with
-instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of it."""
+instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of it. Other blocks
+are cut where a warp lets those before it read what it overwrites (overwritten.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from functional.isa.slots import CONDITION_CODE, specials_of
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
-from functional.llvm_executor.control import cut, terminate
+from functional.llvm_executor.control import cut, give_way, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
+from functional.llvm_executor.overwritten import overwriting
 from functional.llvm_executor.pieces import (
     Care,
     Piece,
@@ -67,6 +69,7 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
             left_out |= barriers_of(program)
         unit = Unit(program, analyse(program, left_out), left_out, in_clusters, together)
         watched = guarded(program, left_out) if care == Care.GUARDS else frozenset()
+        watched = watched if unit.by_piece else overwriting(program)
         named = {r for i in left_out | watched for r in _named(program.instructions[i])}
         if program.recursive:  # those that calls put aside
             named = set(program.registers)
@@ -139,7 +142,8 @@ def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
         if ends:
             terminate(unit, block, instructions)
         else:
-            cut(unit, block, piece, instructions, _read_behind(unit, block, piece))
+            end = cut if unit.by_piece else give_way
+            end(unit, block, piece, instructions, _read_behind(unit, block, piece))
     except REFUSALS:
         unit.refused.add(piece.stop - 1)
 

@@ -24,12 +24,13 @@ class Care(IntEnum):
 @dataclass(frozen=True)
 class Piece:
     """Instructions `start` to `stop` - 1 of a program, of which the last is left to its step if `is_cut`. `entry`: the
-    basic block, or a number behind theirs, by which the generated code knows it."""
+    basic block, or a number behind theirs, by which the generated code knows it; `following`: of the block's next."""
 
     start: int
     stop: int
     entry: int
     is_cut: bool
+    following: int = -1
 
 
 def pieces_of(
@@ -43,7 +44,8 @@ def pieces_of(
         stops = sorted(cuts | {block.stop} | {position for position in inside if position in watched})
         starts, more = [block.start, *stops[:-1]], len(stops) - 1
         entries = [block.index, *range(behind, behind + more)]
-        found.append(tuple(map(Piece, starts, stops, entries, [stop in cuts for stop in stops])))
+        following = [*entries[1:], -1]
+        found.append(tuple(map(Piece, starts, stops, entries, [stop in cuts for stop in stops], following)))
         behind += more
     return tuple(found)
 

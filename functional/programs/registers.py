@@ -48,10 +48,10 @@ def estimate_registers(program: Program) -> int:
     An estimate: ptxas also reorders, rematerialises and folds addresses."""
     calls: dict[str, list[tuple[str, int]]] = defaultdict(list)
     most: dict[str, int] = defaultdict(int)
+    sizes = _by_width(program.registers)
     for index, live in live_behind(program):
         instruction, function = program.instructions[index], program.function_of[index]
-        width = _width(live, program.registers)
-        before = _width(_before(instruction, live, program.numbers), program.registers)
+        width, before = (_width(now, sizes) for now in (live, _before(instruction, live, program.numbers)))
         most[function] = max(most[function], width, before)
         if instruction.callee is not None:
             calls[function].append((instruction.callee, width))
@@ -117,9 +117,17 @@ def _union(masks: list[int], blocks: tuple[int, ...]) -> int:
     return reduce(or_, (masks[block] for block in blocks), 0)
 
 
-def _width(live: int, registers: tuple[Register, ...]) -> int:
+def _by_width(registers: Iterable[Register]) -> dict[int, int]:
+    """32-bit registers that a value takes -> bit set of those that take so many."""
+    found: dict[int, int] = defaultdict(int)
+    for number, register in enumerate(registers):
+        found[_WIDTH.get(register.type, 1)] |= 1 << number
+    return found
+
+
+def _width(live: int, sizes: Mapping[int, int]) -> int:
     """32-bit registers a set of values takes."""
-    return sum(_WIDTH.get(registers[n].type, 1) for n in numbers_in(live))
+    return sum(width * (live & members).bit_count() for width, members in sizes.items())
 
 
 def _with_callees(
@@ -132,7 +140,7 @@ def _with_callees(
 
 
 MOST_REGISTERS = 255  # a thread
-_PTXAS_SECONDS = 20
+_AT_MOST = 'ulimit -t 20; exec "$@"'  # seconds of processor time, so that a busy computer finds the same
 
 
 class Registers(Struct, frozen=True):
@@ -161,10 +169,10 @@ def _ptxas(path: str, target: str, digest: str) -> dict[str, int]:
     if ptxas is None or not Path(path).is_file():
         return {}
     absolute = str(Path(path).resolve())  # no file name can pass for an option
-    command = [ptxas, "-v", f"-arch={target}", "-o", "/dev/null", absolute]
+    command = ["sh", "-c", _AT_MOST, "sh", ptxas, "-v", f"-arch={target}", "-o", "/dev/null", absolute]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PTXAS_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
         return {}
     return parse_ptxas(done.stderr + done.stdout) if done.returncode == 0 else {}
 
