@@ -9,9 +9,11 @@ from abstim.engine.drawn_slices import slice_drawn
 from abstim.engine.l1d import write_sectors
 from abstim.engine.l2 import begin_line, first_way, is_atomic, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
+from abstim.engine.operand_collectors import pool_of, port_of, waits_at_port
 from abstim.engine.perfect_memory import access
+from abstim.engine.port_queues import fill_collectors
 from abstim.engine.read_only_caches import l1i_lookup
-from abstim.engine.state import EVICTED, NOBODY, WRITE
+from abstim.engine.state import EVICTED, MEM, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.marked import outlined, zero
 from functional.traces.trace import PHASE_WINDOW_LINE
@@ -89,12 +91,15 @@ def pass_through(c, i, w, time):
     if m.perfect_memory:
         access(c, w, i, time)
         return
-    for array in (sm.unit_free, c.collectors, sm.ports[0].start, sm.ports[0].alloc, sm.last_alloc):
+    port = port_of(m, MEM, w)
+    for array in (sm.unit_free, c.collectors, sm.ports[port].start, sm.ports[port].alloc, sm.last_alloc):
         zero(array)  # nothing is before it
-    issue_access(c, i, w, 0, 0, time)
+    issue_access(c, i, w, port, pool_of(m, port, w), time)
     step = 0
     while sm.warps.outstanding[w]:
         step += 1
+        if waits_at_port(m) and sm.at_port:
+            fill_collectors(c, time + step)
         answer_all(c, time + step)
         look_up(c, time + m.l1d_latency_cycles + step)
         go_on(c, time + step)
