@@ -51,8 +51,9 @@ def with_collector(c, row, allocated):
 
 
 def overtake(m):
-    """Do memory instructions overtake each other in front of the unit? Those of a sub-core's collectors do."""
-    return m.sub_cores and collectors.waits_at_port(m)
+    """Do memory instructions overtake each other in front of the unit? Those of a sub-core's collectors do, if one at
+    a time stands there."""
+    return m.sub_cores and collectors.waits_at_port(m) and m.port_width[state.MEM] == 1
 
 
 def leave_next(c, port):

@@ -80,6 +80,7 @@ class LoadStoreUnit:
         self.entered = [-1] * self.spec.l1d_banks
         self.chosen: Pending | None = None
         self.overtake = self.spec.sub_cores and bool(self.spec.shared_collectors)
+        self.overtake &= self.spec.mem_port_width // self.spec.schedulers_per_sm <= 1
 
     def cycle(self, time: int) -> None:
         """Before the schedulers: replies, tags, and what can go on."""
