@@ -176,7 +176,8 @@ def follow(c, w, i, time):
     sm.warps.buffered[w] -= 1
     sequential = sm.warps.pc[w] == i + 1
     if sequential and sm.warps.buffered[w] > 0:
-        scoreboard.make_ready(c, w, time + code[i].stall_cycles, time)
+        sm.warps.front_end[w] = time + code[i].stall_cycles  # which holds when a result is known that was not, too
+        scoreboard.make_ready(c, w, sm.warps.front_end[w], time)
     elif sequential or code[i].kind == Kind.EXIT:
         want_fetch(sm, w, code[sm.warps.pc[w]].pcs)
     else:
