@@ -44,15 +44,14 @@ def with_collector(c, row, allocated):
     row.collected, row.number = 1, c.sm.ports[row.pool].collector_taken
     row.operands = collectors.read_operands(c, c.code[access.instruction], access.warp, allocated)
     c.sm.ports[row.port].alloc[row.place] = collectors.cycle_of(c.machine, allocated)
-    if overtake(c.machine):
+    if in_any_order(c.machine):
         leave_next(c, row.port)
     elif c.l1d.issued[next_of_place(c, row)].access == row.access:
         leave_collector(c, row)
 
 
-def overtake(m):
-    """Do memory instructions overtake each other in front of the unit? Those of a sub-core's collectors do, if one at
-    a time stands there."""
+def in_any_order(m):
+    """Does the unit take instructions not by age alone? Those of sub-cores, if one of each at a time stands in front."""
     return m.sub_cores and collectors.waits_at_port(m) and m.port_width[state.MEM] == 1
 
 
@@ -129,8 +128,8 @@ def dispatch(c, row):
     row.start = max(collectors.cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.ports[row.port].start[row.place] = row.start
     row.started = 1
-    behind = -1 if overtake(m) else next_of_place(c, row)
-    if overtake(m):
+    behind = -1 if in_any_order(m) else next_of_place(c, row)
+    if in_any_order(m):
         sm.ports[row.port].front = 0
         leave_next(c, row.port)
     elif behind >= 0 and c.l1d.issued[behind].collected:
@@ -283,7 +282,7 @@ def go_on(c, time):
     sm, more = c.sm, True
     while more and sm.issued_count:
         k = sm.issued_first
-        if overtake(c.machine):
+        if in_any_order(c.machine):
             k = sm.at_unit - 1 if sm.at_unit else next_at_unit(c, time)
             sm.at_unit = k + 1
         more = k >= 0 and gets_through(c, c.l1d.issued[k], time)
@@ -410,8 +409,8 @@ def next_memory_event(c, time):
         if pipe.count:
             following = min(following, max(pipe.retry, c.l1d.transactions[b, pipe.first].due))
     if c.sm.issued_count:
-        row = c.l1d.issued[c.sm.at_unit - 1 if overtake(c.machine) and c.sm.at_unit else c.sm.issued_first]
-        if overtake(c.machine) and not c.sm.at_unit:
+        row = c.l1d.issued[c.sm.at_unit - 1 if in_any_order(c.machine) and c.sm.at_unit else c.sm.issued_first]
+        if in_any_order(c.machine) and not c.sm.at_unit:
             following = min(following, c.sm.next_start)
         elif row.started and row.entry > time:
             following = min(following, row.entry)
