@@ -51,7 +51,7 @@ def with_collector(c, row, allocated):
 
 
 def in_any_order(m):
-    """Does the unit take instructions not by age alone? Those of sub-cores, if one of each at a time stands in front."""
+    """Does the unit take instructions not by age alone? Those of sub-cores, if one of each stands in front."""
     return m.sub_cores and collectors.waits_at_port(m) and m.port_width[state.MEM] == 1
 
 
