@@ -123,14 +123,20 @@ LOAD = PLACE + "ld.global.u32 %r4, [%rd3]; add.u32 %r5, %r4, 1;"
 
 
 @pytest.mark.parametrize(
-    "body, blocks, threads, cycles",
-    [("", 1, 32, 275), ("", 15, 32, 327), (PLACE, 1, 32, 555), (PLACE, 5, 32, 564), (PLACE, 6, 32, 676),
-     (PLACE, 15, 32, 689), (LOAD, 1, 32, 864), (LOAD, 6, 256, 1011)],
+    "gpu, body, blocks, threads, cycles",
+    [("gtx480", "", 1, 32, 275), ("gtx480", "", 15, 32, 327), ("gtx480", PLACE, 1, 32, 555),
+     ("gtx480", PLACE, 5, 32, 564), ("gtx480", PLACE, 6, 32, 676), ("gtx480", PLACE, 15, 32, 689),
+     ("gtx480", LOAD, 1, 32, 864), ("gtx480", LOAD, 6, 256, 1011),
+     ("titanx", LOAD, 6, 256, 5358), ("titanx", LOAD, 40, 256, 5527), ("qv100", LOAD, 6, 256, 5417),
+     ("qv100", LOAD, 40, 256, 5447)],
 )  # fmt: skip
-def test_the_first_cycles_are_the_references(body: str, blocks: int, threads: int, cycles: int, tmp_path: Path) -> None:
-    """Code, parameters and data that nobody has read before, by GPGPU-Sim: one row of a bank after the other, and from
-    the sixth SM on the second sector of the parameters once more."""
+def test_the_first_cycles_are_the_references(
+    gpu: str, body: str, blocks: int, threads: int, cycles: int, tmp_path: Path
+) -> None:
+    """Code, parameters and data that nobody has read before, by GPGPU-Sim. GTX 480: one row of a bank after the other,
+    and from the sixth SM on the second sector of the parameters once more. TITAN X: slices drawn in the order of time,
+    two issues a turn. Both others: whose access the load/store unit takes of a sub-core's."""
     registers = ".reg .b32 %r<9>; .reg .b64 %rd<9>;"
     (tmp_path / "k.ptx").write_text(f"{HEADER}.visible .entry k(.param .u64 x) {{ {registers} {body} ret; }}")
     session = open_session(ptx_case(str(tmp_path / "k.ptx"), "", [blocks], [threads], ["buf:u32:16384"]))
-    assert abs(abstim.run(session, load_gpu("gtx480")).totals["cycles"] - cycles) <= 1
+    assert abs(abstim.run(session, load_gpu(gpu)).totals["cycles"] - cycles) <= 1
