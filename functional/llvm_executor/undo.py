@@ -80,7 +80,7 @@ class Undo:
 
     def trim(self) -> None:
         """Let go of copies that are too large to hold on to."""
-        if self._count[0] * PAGE_BYTES > MOST_KEPT_BYTES:
+        if int(self._count[0]) * PAGE_BYTES > MOST_KEPT_BYTES:
             self._pages, self._saved = np.zeros(0, np.int32), np.empty((0, PAGE_BYTES), np.uint8)
 
     def begin(self, memory: Memory) -> None:
