@@ -75,9 +75,12 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The app with the subcommand that is asked for, with all of them if there is none such."""
     asked = next((word for word in arguments if not word.startswith("-")), "")
     made = typer.Typer(
-        no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
         context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
-    )  # fmt: skip
+    )
     made.callback()(abstim)
     for name in [asked] if asked in COMMANDS else COMMANDS:
         # What follows a program's name is the program's

@@ -153,9 +153,12 @@ _BY_NAME = {resource.name: resource for resource in RESOURCES}
 UNCOALESCED, CONFLICTS, ATOMICS, TAIL = "uncoalesced access", "bank conflicts", "atomics", "tail wave"
 OCCUPANCY, LAUNCHES = "occupancy", "launch latency"
 TRIED = (
-    Resource(UNCOALESCED, inputs=coalesced), Resource(CONFLICTS, inputs=without_conflicts),
-    Resource(ATOMICS, inputs=halved_atomics), _BY_NAME[OCCUPANCY], _BY_NAME[LAUNCHES],
-)  # fmt: skip
+    Resource(UNCOALESCED, inputs=coalesced),
+    Resource(CONFLICTS, inputs=without_conflicts),
+    Resource(ATOMICS, inputs=halved_atomics),
+    _BY_NAME[OCCUPANCY],
+    _BY_NAME[LAUNCHES],
+)
 
 
 @dataclass(frozen=True)

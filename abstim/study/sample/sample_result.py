@@ -122,14 +122,19 @@ class Comparison:
         names = ("basis", "detailed_fraction", "functional_fraction")
         said: dict[str, Any] = {name: getattr(estimate, name) for name in names}
         return Row(
-            target=result.target, method=result.method, cycles=estimate.total,
+            target=result.target,
+            method=result.method,
+            cycles=estimate.total,
             error=estimate.relative_error(self.true_cycles),
             covered=estimate.bounded and estimate.covers(self.true_cycles),
-            half_width=estimate.relative_half_width if estimate.bounded else None, own_half_width=result.own_half_width,
-            seconds=result.total_seconds, speed_up=_ratio(self.full.total_seconds, result.total_seconds),
+            half_width=estimate.relative_half_width if estimate.bounded else None,
+            own_half_width=result.own_half_width,
+            seconds=result.total_seconds,
+            speed_up=_ratio(self.full.total_seconds, result.total_seconds),
             timing_speed_up=_ratio(self.full.seconds["time"], result.seconds["time"]),
-            instruction_speed_up=_ratio(1.0, estimate.detailed_fraction), **said,
-        )  # fmt: skip
+            instruction_speed_up=_ratio(1.0, estimate.detailed_fraction),
+            **said,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
