@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu, Setting, description, load_gpu, nearest, with_values
 from abstim.progress import Progress, silent
@@ -223,11 +223,9 @@ class GroupError:
     worst: float
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(Brief):
     """What came of all of them on one device."""
-
-    __repr__ = brief
 
     device: str
     core_clock_hz: float
