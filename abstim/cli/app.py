@@ -41,19 +41,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+_ISOLATE = "Execute all kernels, or none, in a process that can do nothing but compute. Default: those that did not "
+_ISOLATE += "come along with abstim (on Linux with Landlock)."
+
+
 def abstim(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
-    ] = False,
-    isolate: Annotated[
-        bool | None,
-        typer.Option(
-            "--isolate/--no-isolate",
-            help="Execute all kernels, or none, in a process that can do nothing but compute. Default: those that did "
-            "not come along with abstim (on Linux with Landlock).",
-        ),
-    ] = None,
+    version: Annotated[bool, _VERSION] = False,
+    isolate: Annotated[bool | None, typer.Option("--isolate/--no-isolate", help=_ISOLATE)] = None,
 ) -> None:
     """How long a CUDA kernel takes on a GPU that need not exist.
 
