@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.engine.behind_sms import L2, QUEUE, REQUEST, TRAFFIC, Channels, Drawn, Requests, Slices, Switch
-from abstim.engine.rules import SECTORS
+from abstim.engine.behind_sms import L2, L2_LINE, QUEUE, REQUEST, TRAFFIC, Channels, Drawn, Requests, Slices, Switch
 from abstim.gpu.spec import NUMBER_OF_POLICY
 from functional.jit.marked import View, in_whole_lines, of, part, record
 from precharacterize.synchronisation import FAMILIES
@@ -258,14 +257,8 @@ class Tags(NamedTuple):
     placed: np.ndarray = of("sm placed")  # [0]: how many ways have ever held a line, and which
 
 
-L1D_LINE = record(
-    # real memory: the first and last in L1D.waiters that wait for each sector (whole lines: for the first),
-    ("waiting waiting_last", np.int32, SECTORS),
-    ("joined", np.int16, SECTORS),  # and how many do
-    ("valid coming dirty", np.int8),  # sets of sectors: can be read, on their way, written
-    ("written", np.uint32),  # set of words: since the line came
-)
-L1D_LINE = in_whole_lines(L1D_LINE)
+# `waiting` is here the first in L1D.waiters, real memory's; whole lines have those of their first sector
+L1D_LINE = in_whole_lines(L2_LINE)
 WAITER = record("access next", kind=np.int32)  # places in arrays are one too high throughout; 0: none
 TRANSACTION = record("due", ("line access", np.int32), ("words", np.uint32), ("sectors kind", np.int8))
 ACCESS = record(  # a memory instruction on its way; as long as a line of the simulating CPU's cache
