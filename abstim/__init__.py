@@ -24,10 +24,7 @@ _HOME = {
     "InputError": "functional.errors",
     "logged": "abstim.progress",
 }
-__all__ = [
-    "Gpu", "InputError", "LaunchResult", "RunResult", "advise", "capture", "counterfactual", "kernel_time", "load",
-    "load_gpu", "logged", "open_session", "run", "run_many",
-]  # fmt: skip
+__all__ = sorted(_HOME)
 
 
 def __dir__() -> list[str]:

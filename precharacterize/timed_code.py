@@ -140,8 +140,12 @@ def timed_code(
     ends = np.cumsum([0, *(len(a.sources) for b in blocks for a in b.accesses)])
     modes = [a.mode for b in blocks for a in b.accesses]
     return TimedCode(
-        table=table, description=description, origins=np.array(origins, np.int32), choices_at=_cuts(choices),
-        choices=np.array([n for chosen in choices for n in chosen], np.int32), streams=_streams(program, kinds, needed),
+        table=table,
+        description=description,
+        origins=np.array(origins, np.int32),
+        choices_at=_cuts(choices),
+        choices=np.array([n for chosen in choices for n in chosen], np.int32),
+        streams=_streams(program, kinds, needed),
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
         operations=np.array(operations, np.int32).reshape(-1, 4),
@@ -151,7 +155,7 @@ def timed_code(
         accesses_at=_cuts([b.accesses for b in blocks]),
         accesses=np.array([modes, ends[:-1], ends[1:]], np.int32).T.copy(),
         sources=np.array(sources, np.int32).reshape(-1, 2),
-    )  # fmt: skip
+    )
 
 
 def _streams(program: Program, kinds: Sequence[int], needed: Sequence[bool]) -> Int32[np.ndarray, "ptx_block 4"]:

@@ -50,12 +50,14 @@ def read_nsight_compute(path: Path) -> Profile:
     time = next((metric for metric in _TIME if metric in launches[0]), None)
     names = [launch.get("Kernel Name", "") for launch in launches]
     return Profile(
-        instructions=columns["instructions"], kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
+        instructions=columns["instructions"],
+        kernels=np.unique(names, return_inverse=True)[1].reshape(-1),
         thread_instructions=columns["instructions"] * columns["divergence_efficiency"],
         thread_blocks=columns["thread_blocks"].astype(np.int64),
         threads_per_block=np.array([_volume(launch.get("Block Size", "")) for launch in launches], np.int64),
-        features=features(columns), cycles=None if time is None else _column(launches, time, path),
-    )  # fmt: skip
+        features=features(columns),
+        cycles=None if time is None else _column(launches, time, path),
+    )
 
 
 def read_nsight_times(path: Path) -> tuple[str, Float64[np.ndarray, " launch"]]:

@@ -132,13 +132,18 @@ class Selection:
         # a unit's share of its stratum goes by its size; a selected one's is what it took only if it is alone
         ratio = np.bincount(mine, cycles) / np.bincount(mine, self.size[self.units])
         found = around(
-            self.method, total, error, freedom, 0.0 if basis == "exact" else self.bias * total,
+            self.method,
+            total,
+            error,
+            freedom,
+            0.0 if basis == "exact" else self.bias * total,
             basis=weakest(basis, *(each.basis for each in given)),
             detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
-            functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()), parts=self._parts(cycles),
+            functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()),
+            parts=self._parts(cycles),
             unit_cycles=tuple((self.size * ratio[self.strata]).tolist()),
             counters=weighted_counters(measured, self.multipliers.tolist()),
-        )  # fmt: skip
+        )
         if not self.in_a_row:
             return found
         # with the error of a mean over correlated values, if that is larger; nothing is known of later ones

@@ -24,7 +24,7 @@ from abstim.application.launch_recorder import EVERYTHING, LaunchRecorder, Launc
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import DRIVER, MEMORY, PARENT, SOCKET, driver_folder, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.gpu.config import Gpu, gpus_of
 from abstim.models import DETAILED
 from abstim.session.result import NO_CLUSTERS, code_notes
@@ -34,13 +34,11 @@ from functional.errors import InputError, note, refuse
 from functional.execution.default_executor import default_executor
 
 
-@dataclass(frozen=True)
-class ApplicationResult:
+@dataclass(frozen=True, repr=False)
+class ApplicationResult(Brief):
     """What a program did. `launches`: those timed, in order; `seconds`: on the first GPU, from start to end, by the
     clock of its streams; `kernels_waited_seconds`: of these, what kernels waited for kernels of other streams, which a
     GPU may run side by side; `problems`: what could not be done, and how often."""
-
-    __repr__ = brief
 
     program: str
     gpus: tuple[str, ...]

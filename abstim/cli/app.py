@@ -41,19 +41,15 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+_ISOLATE = "Execute all kernels, or none, in a process that can do nothing but compute. Default: those that did not "
+_ISOLATE += "come along with abstim (on Linux with Landlock)."
+
+
 def abstim(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
-    ] = False,
-    isolate: Annotated[
-        bool | None,
-        typer.Option(
-            "--isolate/--no-isolate",
-            help="Execute all kernels, or none, in a process that can do nothing but compute. Default: those that did "
-            "not come along with abstim (on Linux with Landlock).",
-        ),
-    ] = None,
+    version: Annotated[bool, _VERSION] = False,
+    isolate: Annotated[bool | None, typer.Option("--isolate/--no-isolate", help=_ISOLATE)] = None,
 ) -> None:
     """How long a CUDA kernel takes on a GPU that need not exist.
 
@@ -75,9 +71,12 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The app with the subcommand that is asked for, with all of them if there is none such."""
     asked = next((word for word in arguments if not word.startswith("-")), "")
     made = typer.Typer(
-        no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
         context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
-    )  # fmt: skip
+    )
     made.callback()(abstim)
     for name in [asked] if asked in COMMANDS else COMMANDS:
         # What follows a program's name is the program's

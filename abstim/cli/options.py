@@ -18,35 +18,18 @@ if TYPE_CHECKING:
     from functional.launches.case import Case
 
 
-GpuNames = Annotated[
-    list[str],
-    typer.Option("--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file; several are compared."),
-]
-GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."
-    ),
-]
-TimedCode = Annotated[
-    str,
-    typer.Option(
-        "--timed-code",
-        metavar="ptx|machine",
-        help="What is timed. Default: what the GPU's description says, or PTX if there is no machine code.",
-    ),
-]
+_GPU = "A GPU's name (`abstim gpus`) or TOML file"
+GpuNames = Annotated[list[str], typer.Option("--gpu", metavar="GPU", help=f"{_GPU}; several are compared.")]
+GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help=f"{_GPU}.")]
+_SET = "Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET)]
+_TIMED = "What is timed. Default: what the GPU's description says, or PTX if there is no machine code."
+TimedCode = Annotated[str, typer.Option("--timed-code", metavar="ptx|machine", help=_TIMED)]
 _BUDGET = "Thread instructions after which a launch counts as endless; else 2^26 a thread."
 InstructionBudget = Annotated[int | None, typer.Option(min=1, max=1 << 62, metavar="COUNT", help=_BUDGET)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="detailed|occupancy|analytic",
-        help="Every stage of the GPU, what warps wait for (quicker), or a formula (quickest).",
-    ),
-]
+_MODELS = "Every stage of the GPU, what warps wait for (quicker), or a formula (quickest)."
+Model = Annotated[str, typer.Option(metavar="detailed|occupancy|analytic", help=_MODELS)]
 
 
 @dataclass(kw_only=True)

@@ -26,6 +26,11 @@ _SELECTING = {"output", "traces"}  # options that have no effect without --selec
 _SIMULATING = {"error", "confidence", "control", "seed", "model", "inside", "warm_up", "compare", "partial_functional"}
 
 
+_METHODS = (
+    f"{names_for_help()}; with --compare repeatable. Default: auto (with another model or a profile stem), or all."
+)
+
+
 @dataclass(kw_only=True)
 class SampleOptions:
     """Options of `abstim sample`.
@@ -53,14 +58,7 @@ class SampleOptions:
     --times CSV  TARGET is the selection.json of --select-only: the total from times measured elsewhere, in columns
         launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`."""
 
-    method: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help=f"{names_for_help()}; with --compare repeatable. Default: auto (with another model or a profile "
-            "stem), or all.",
-        ),
-    ] = field(default_factory=list)
+    method: Annotated[list[str], typer.Option(metavar="NAME", help=_METHODS)] = field(default_factory=list)
     error: str = ""
     confidence: str = ""
     control: str = ""

@@ -118,10 +118,12 @@ def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json
 def _as_json(program, table) -> dict:
     columns = ("unit", "latency_cycles", "initiation_cycles", "gap_cycles", "result_cycles")
     return {
-        "kernel": program.name, "key": table.key, "blocks": [asdict(bounds) for bounds in _bounds(program, table)],
+        "kernel": program.name,
+        "key": table.key,
+        "blocks": [asdict(bounds) for bounds in _bounds(program, table)],
         "instructions": [i.name for i in program.instructions],
         **{column: getattr(table, column).tolist() for column in columns},
-    }  # fmt: skip
+    }
 
 
 def _print_listing(program, table) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from abstim.study.tune import Tuning
 
 
+_POINTS = "Variants to time, with any strategy but grid. Default of multi-fidelity: a tenth."
+
+
 @dataclass(kw_only=True)
 class TuneOptions:
     """Options of `abstim tune`.
@@ -43,14 +46,7 @@ class TuneOptions:
     vary: list[str]
     constraint: list[str] | None = None
     strategy: str = "grid"
-    points: Annotated[
-        int | None,
-        typer.Option(
-            metavar="COUNT",
-            min=1,
-            help="Variants to time, with any strategy but grid. Default of multi-fidelity: a tenth.",
-        ),
-    ] = None
+    points: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help=_POINTS)] = None
     seed: int = 0
     kernel: str = ""
     grid: str

@@ -12,6 +12,8 @@ from abstim.show.tables import print_json, print_records, progress, say
 from functional.errors import InputError, note, refuse
 from functional.keep.folder import check_output
 
+_POINTS = "Instead of a reference: the analytic model (or --model occupancy) against the detailed one on random GPUs."
+
 
 @dataclass(kw_only=True)
 class ValidateOptions:
@@ -39,15 +41,7 @@ class ValidateOptions:
     programs: Path = Path()
     timed_code: TimedCode = ""
     model: Model = "detailed"
-    points: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=100_000,
-            help="Instead of a reference: the analytic model (or --model occupancy) against the detailed one on "
-            "random GPUs.",
-        ),
-    ] = 0
+    points: Annotated[int, typer.Option(min=0, max=100_000, help=_POINTS)] = 0
 
 
 @expanded

@@ -8,6 +8,7 @@ import numpy as np
 
 from abstim.engine import state
 from abstim.engine.accesses import ALL_WORDS, WARP_LANES
+from abstim.engine.behind_sms import L2_LINE
 from abstim.engine.initial_state import Sizes, sizes_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.scoreboard import origins
@@ -83,7 +84,7 @@ def cache_bytes(spec: Spec) -> int:
     tags = sum(getattr(spec, f"{cache}_sets") * getattr(spec, f"{cache}_ways") for cache in ("l1i", "const", "l1t"))
     l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + state.L1D_LINE.itemsize)
     slices = 0 if spec.perfect_memory else spec.dram_channels * spec.l2_slices_per_channel
-    l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + state.L2_LINE.itemsize)
+    l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + L2_LINE.itemsize)
     return spec.sm_count * (tags * (_TAG_BYTES + state.TAG_LINE.itemsize) + l1d) + l2
 
 

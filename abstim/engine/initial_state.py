@@ -14,7 +14,7 @@ from abstim.engine import state
 from abstim.engine.rules import SECTORS, WINDOW_CYCLES
 from abstim.engine.state import NEVER, Record, State
 from functional.jit.machine_code import Staged
-from functional.jit.marked import INT, Array, Known, View, layout, length, words_of
+from functional.jit.marked import CACHE_LINE_BYTES, INT, Array, Known, View, layout, length, words_of
 from precharacterize.synchronisation import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
@@ -39,7 +39,7 @@ class Zeros:
 
     def __call__(self, length: int) -> np.ndarray:
         """So many of them."""
-        room = -(-length // state.CACHE_LINE_BYTES) * state.CACHE_LINE_BYTES
+        room = -(-length // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         if room > len(self._left):
             pages = mmap.mmap(-1, max(room, BLOCK_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_NOHUGEPAGE"):

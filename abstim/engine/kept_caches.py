@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from abstim.engine.behind_sms import Drawn
 from abstim.engine.read_only_caches import CODE_LINE, CONST_LINE
-from abstim.engine.state import NEVER, Drawn, State
+from abstim.engine.state import NEVER, State
 from functional.arrays import Int64
 from functional.traces.trace import LINE_BYTES
 from precharacterize import LatencyTable

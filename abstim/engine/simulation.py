@@ -9,11 +9,12 @@ from weakref import finalize
 import numpy as np
 
 from abstim.engine.alike_blocks import EVERY_BLOCK_ITS_OWN, kinds_of
+from abstim.engine.behind_sms import TRAFFIC
 from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of, written_words
 from abstim.engine.initial_state import Beside, Memory, new_kernels, new_record
 from abstim.engine.kept_caches import Caches
-from abstim.engine.state import CROSSINGS, EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
+from abstim.engine.state import CROSSINGS, EMPTY, ISSUE, MACHINE, NEVER, OVER, State, Team
 from abstim.gpu.config import Gpu
 from functional.arrays import Int64
 from functional.errors import InputError

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.gpu.spec import ALL_CLASSES, FROM_TIME, SECTIONS, Domain, Params, Spec, WallTime, check, why_idle
 from functional.errors import InputError, refuse
 from functional.files import read_text, table_rows
@@ -98,13 +98,12 @@ Overrides = Sequence[str] | Mapping[str, Any]
 Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
 
 
-@dataclass(frozen=True)
-class Gpu(HashedOnce):
+@dataclass(frozen=True, repr=False)
+class Gpu(HashedOnce, Brief):
     """A design point. Equal and hashed by its values, not by where they come from.
 
     `settings` has every value with its source, `labels` what the first word of a source stands for."""
 
-    __repr__ = brief
     __hash__ = HashedOnce.__hash__
 
     spec: Spec

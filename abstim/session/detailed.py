@@ -150,12 +150,17 @@ def launch_result(
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
-        issue_slots=slots, issue_slots_per_sm=dict(zip(SLOT_REASONS, result.issue_slots.T.tolist(), strict=True)),
-        caches={name: int(value) for name, value in result.counters.items()}, memory=memory, windows=result.history,
-        **timed_facts(session, number, trace, gpu), limit=limits.limit_of(gains), estimated_gains=gains,
+        issue_slots=slots,
+        issue_slots_per_sm=dict(zip(SLOT_REASONS, result.issue_slots.T.tolist(), strict=True)),
+        caches={name: int(value) for name, value in result.counters.items()},
+        memory=memory,
+        windows=result.history,
+        **timed_facts(session, number, trace, gpu),
+        limit=limits.limit_of(gains),
+        estimated_gains=gains,
         shared_accesses=int(np.count_nonzero(inputs.trace.conflicts)),
         active_sms=(active_cycles - int(np.count_nonzero(worked)) * gpu.params.launch_latency_cycles) / result.cycles,
-    )  # fmt: skip
+    )
 
 
 def _lasting(waves: float) -> float:

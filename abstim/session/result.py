@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.gpu.config import Gpu, known_error_of
 from abstim.session.limits import FLOATS, TRAFFIC, limit_of, peaks, rates, work_of
 from abstim.session.turns import queue_notes
@@ -50,11 +50,9 @@ def limit_named(limits: Sequence[Limit]) -> str:
     return limits[0].resource if limits and limits[0].gain >= LEAST_GAIN else NOTHING_ALONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LaunchResult(Brief):
     """One kernel launch on one GPU."""
-
-    __repr__ = brief
 
     kernel: str
     launch: int  # position in the target's list of launches

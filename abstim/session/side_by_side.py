@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.engine.side_by_side import Kernel, SideBySide, simulate_side_by_side
 from abstim.engine.state import RESOURCES
 from abstim.gpu.config import Gpu
@@ -27,11 +27,9 @@ class StreamedLaunch:
     alone_cycles: int
 
 
-@dataclass(frozen=True)
-class Overlap:
+@dataclass(frozen=True, repr=False)
+class Overlap(Brief):
     """Launches side by side, where what they wait for allows it: the time of all, and that of one after the other."""
-
-    __repr__ = brief
 
     cycles: int
     serial_cycles: int

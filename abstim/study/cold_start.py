@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.engine.simulation import bank_loads
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, silent
@@ -40,11 +40,9 @@ class Policy:
     warmed_share: float
 
 
-@dataclass(frozen=True)
-class ColdStart:
+@dataclass(frozen=True, repr=False)
+class ColdStart(Brief):
     """What cold caches do to a target's launches on one GPU."""
-
-    __repr__ = brief
 
     target: str
     gpu: str

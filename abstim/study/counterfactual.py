@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import filter
 from functools import partial
 from math import prod
@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from abstim.brief import brief
+from abstim.brief import Told
 from abstim.engine import EngineResult, LaunchInputs, simulate_point
 from abstim.gpu.config import Gpu, changed, domains, gpu_of, gpus_of
 from abstim.progress import Progress, in_parallel, silent
@@ -153,9 +153,12 @@ _BY_NAME = {resource.name: resource for resource in RESOURCES}
 UNCOALESCED, CONFLICTS, ATOMICS, TAIL = "uncoalesced access", "bank conflicts", "atomics", "tail wave"
 OCCUPANCY, LAUNCHES = "occupancy", "launch latency"
 TRIED = (
-    Resource(UNCOALESCED, inputs=coalesced), Resource(CONFLICTS, inputs=without_conflicts),
-    Resource(ATOMICS, inputs=halved_atomics), _BY_NAME[OCCUPANCY], _BY_NAME[LAUNCHES],
-)  # fmt: skip
+    Resource(UNCOALESCED, inputs=coalesced),
+    Resource(CONFLICTS, inputs=without_conflicts),
+    Resource(ATOMICS, inputs=halved_atomics),
+    _BY_NAME[OCCUPANCY],
+    _BY_NAME[LAUNCHES],
+)
 
 
 @dataclass(frozen=True)
@@ -168,22 +171,17 @@ class Finding:
     gain: float
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Told):
     """Findings on a target, the most rewarding first."""
 
-    __repr__ = brief
-
+    kind = "advice"
     target: str
     gpu: str
     memory_model: str
     cycles: int
     findings: list[Finding]
     note: str = ""  # what keeps the times from being what they should be
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as what `json.dumps` takes."""
-        return {"kind": "advice"} | asdict(self)
 
 
 def advise(target: Target | Session, gpu: str | Gpu, progress: Progress = silent) -> Advice:

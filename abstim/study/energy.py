@@ -194,9 +194,10 @@ def rates_of(launch: LaunchResult) -> Rates:
     return Rates(
         active_sms=launch.active_sms,
         warp_instructions=(launch.timed_instructions or launch.warp_instructions) / seconds,
-        shared_accesses=launch.shared_accesses / seconds, l1d_sectors=counts["l1d_accesses"] / seconds,
+        shared_accesses=launch.shared_accesses / seconds,
+        l1d_sectors=counts["l1d_accesses"] / seconds,
         dram_sectors=(counts["dram_reads"] + counts["dram_writes"]) / seconds,
-    )  # fmt: skip
+    )
 
 
 def _unlike(result: RunResult, gpu: Gpu) -> Iterator[str]:

@@ -6,7 +6,7 @@ found.best()[0].values"""
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from math import prod
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.brief import brief
+from abstim.brief import Told
 from abstim.gpu.config import Gpu, gpu_of, nearest
 from abstim.models import DETAILED, model_named, run
 from abstim.progress import Progress, silent
@@ -141,12 +141,11 @@ class Variant:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tuning(Told):
     """What `tune` found. `candidates`: variants that keep the constraints."""
 
-    __repr__ = brief
-
+    kind = "tune"
     source: str
     gpu: str
     memory_model: str
@@ -174,10 +173,6 @@ class Tuning:
     def save(self, path: Path) -> None:
         """Write the columns as .csv, .json or .parquet. Raises InputError if the file cannot be written."""
         save_table(path, self.columns(), ("cycles", "blocks_per_sm", "registers"))
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as what `json.dumps` takes."""
-        return {"kind": "tune"} | asdict(self)
 
 
 def tune(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.brief import brief, grouped
+from abstim.brief import Brief, grouped
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
@@ -150,11 +150,9 @@ class Summary:
     memory_model: str
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Validation(Brief):
     """Everything a validation found; `skipped` says what was left out and why."""
-
-    __repr__ = brief
 
     comparisons: list[Comparison]
     skipped: list[str] = field(default_factory=list)

@@ -31,8 +31,8 @@ from functional.arrays import Bool
 from functional.errors import InputError, refuse
 from functional.launches.case import Case, Expected, check_order, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Argument, Launch, Order, Pointer, Scalar, Struct, device_address, make_launch
-from functional.launches.launches_json import DTYPES, SCALARS
-from functional.launches.memory import Memory
+from functional.launches.launches_json import SCALARS
+from functional.launches.memory import DTYPES, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Module, Parameter

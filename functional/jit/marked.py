@@ -44,6 +44,26 @@ class View(NamedTuple):
     fixed: str
 
 
+of: Any = Array  # for the type checker a field is what is made of its declaration
+part: Any = Part
+CACHE_LINE_BYTES = 64  # of the CPU that runs this
+
+
+def record(*fields: str | tuple, kind: type = np.int64) -> np.dtype:
+    """A record of fields of one kind, and of others where (names, type) or (names, type, shape) says so; a text names
+    one or several."""
+    each = ((field, kind) if isinstance(field, str) else field for field in fields)
+    return np.dtype([(name, *form) for names, *form in each for name in names.split()], align=True)
+
+
+def in_whole_lines(kind: np.dtype) -> np.dtype:
+    """The same record, of which many are side by side, each on lines of the simulating CPU's cache of its own."""
+    fields: Any = kind.fields
+    found: Any = {"formats": [fields[n][0] for n in fields], "offsets": [fields[n][1] for n in fields]}
+    found |= {"names": [*fields], "itemsize": -(-kind.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES}
+    return np.dtype(found)
+
+
 class Field(NamedTuple):
     """Of a named tuple that compiled code sees as words: its first word, an address; the named tuple that it is, or its
     type, the names of its dimensions and the word of their first size, and `tag`, which arrays have in common that may

@@ -14,7 +14,7 @@ import numpy as np
 
 from functional.arrays import Int64
 from functional.errors import InputError, refuse
-from functional.launches.memory import HEAP, LAUNCHES, Memory
+from functional.launches.memory import DTYPES, HEAP, LAUNCHES, Memory
 from functional.launches.views import TensorMap, Texture, placed
 from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, calls_any
 from functional.programs.program import Program
@@ -30,10 +30,6 @@ _MAX_LOCAL_BYTES = 512 << 10  # a thread, every compute capability
 _COUNTS_CLUSTERS = "blocksareclusters"
 _MAX_CLUSTER = 16  # thread blocks, where a kernel asks for more than the 8 that all GPUs with clusters have
 _MAX_SHARED_BYTES = 1 << 24  # addressable; what a GPU really has is checked by the occupancy limits
-_NUMPY_TYPES = {
-    **{f"{kind}{8 * n}": f"<{'i' if kind == 's' else 'u'}{n}" for kind in "bus" for n in (1, 2, 4, 8)},
-    **{"f16": "<f2", "f32": "<f4", "f64": "<f8"},
-}
 
 
 class Dim3(NamedTuple):
@@ -379,7 +375,7 @@ def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
 
 def _encode_scalar(type_: str, value: int | float, where: str) -> bytes:
     """Little-endian bytes of a value. `type_` is a PTX type or i8 ... i64; raises InputError if it does not fit."""
-    code = _NUMPY_TYPES.get("s" + type_[1:] if type_.startswith("i") else type_)
+    code = DTYPES.get({"s": "i", "b": "u"}.get(type_[:1], type_[:1]) + type_[1:])
     refuse(code is None, f"{where}: a value of type '{type_}' cannot be passed")
     dtype = np.dtype(code)
     if dtype.kind == "f":

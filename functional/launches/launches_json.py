@@ -17,15 +17,13 @@ from functional.errors import InputError, refuse
 from functional.files import read_bytes
 from functional.launches.case import Case, Expected, check_order, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Launch, Order, Pointer, Scalar, Struct, check_after, encode_typed, make_launch
-from functional.launches.memory import Memory
+from functional.launches.memory import DTYPES, Memory
 from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
 from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module
 from functional.ptx.parser import open_module
 
-DTYPES = {f"f{8 * size}": f"<f{size}" for size in (2, 4, 8)}
-DTYPES |= {f"{kind}{8 * size}": f"<{kind}{size}" for size in (1, 2, 4, 8) for kind in "ui"}
 SCALARS = ("i32", "u32", "f32", "i64", "u64", "f64", "i16", "u16", "i8", "u8", "f16")
 Document = TypeVar("Document")
 Described = TypeVar("Described", Texture, TensorMap)

@@ -22,6 +22,9 @@ from functional.errors import InputError, refuse
 from functional.launches.views import HANDLE, Texture
 from functional.ptx.ir import Symbol, Variable
 
+# Types of elements, and of scalars, by the names that users give them
+DTYPES = {f"f{8 * size}": f"<f{size}" for size in (2, 4, 8)}
+DTYPES |= {f"{kind}{8 * size}": f"<{kind}{size}" for size in (1, 2, 4, 8) for kind in "ui"}
 MOST_BYTES = 1 << 20  # CUDA's default for cudaLimitPrintfFifoSize
 
 

@@ -142,9 +142,13 @@ def signatures(case: Case) -> list[Hashable] | None:
 def _signature(launch: Launch, inputs: TraceInputs) -> Hashable:
     """Kernel, shape, numbers, and of pointers their alignment and which of them are the same buffer."""
     found: list[Hashable] = [
-        launch.program.digest, launch.program.name, launch.grid, launch.block, launch.dynamic_shared_bytes,
+        launch.program.digest,
+        launch.program.name,
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared_bytes,
         launch.cluster,
-    ]  # fmt: skip
+    ]
     first: dict[str, int] = {}
     for k, (parameter, pointer) in enumerate(zip(launch.program.parameters, launch.arguments, strict=True)):
         raw = launch.parameters[parameter.offset : parameter.offset + parameter.bytes]

@@ -103,17 +103,23 @@ def link(module: ir.Module, kernel_name: str) -> Program:
         if not function.is_entry:
             signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
     return Program(
-        name=entry.name, path=module.path, digest=module.digest, parameters=entry.parameters,
+        name=entry.name,
+        path=module.path,
+        digest=module.digest,
+        parameters=entry.parameters,
         instructions=tuple(_meeting(instructions)),
         pcs=tuple(f.pc_base + i for f in functions for i in range(len(f.instructions))),
-        blocks=_blocks(module, entry, instructions, starts), registers=tuple(registers), variables=tuple(variables),
+        blocks=_blocks(module, entry, instructions, starts),
+        registers=tuple(registers),
+        variables=tuple(variables),
         directives=entry.directives | {"address_size": (module.address_size,)},
         callee_entry={i.index: starts[i.callee] for i in instructions if i.callee in starts},
-        function_parameters=signatures, function_of=tuple(f.name for f in functions for _ in f.instructions),
+        function_parameters=signatures,
+        function_of=tuple(f.name for f in functions for _ in f.instructions),
         functions={f.name: starts[f.name] for f in callees},
         launchable={k.name: max((p.offset + p.bytes for p in k.parameters), default=0) for k in launchable},
         recursive=recursive,
-    )  # fmt: skip
+    )
 
 
 def _meeting(instructions: list[ir.Instruction]) -> list[ir.Instruction]:

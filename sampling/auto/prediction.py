@@ -297,10 +297,16 @@ def _of_launches(
     unlike = found.variance_of(found.cycles * found.errors * np.bincount(kinds)) + found.common_cycles**2
     of_equal = found.variance_of(np.bincount(kinds, cycles * equal))
     return replace(
-        found, cycles=cycles, degrees=pooled_error(np.array([unlike, of_equal]), np.array([found.degrees, degrees]))[1],
-        errors=found.errors[kinds] + equal, assumed=found.assumed[kinds] + equal, residuals=found.residuals[of_sample],
-        assumed_of_sample=found.assumed_of_sample[of_sample], kinds=found.kinds[kinds], unseen=found.unseen[kinds],
-    )  # fmt: skip
+        found,
+        cycles=cycles,
+        degrees=pooled_error(np.array([unlike, of_equal]), np.array([found.degrees, degrees]))[1],
+        errors=found.errors[kinds] + equal,
+        assumed=found.assumed[kinds] + equal,
+        residuals=found.residuals[of_sample],
+        assumed_of_sample=found.assumed_of_sample[of_sample],
+        kinds=found.kinds[kinds],
+        unseen=found.unseen[kinds],
+    )
 
 
 def _kind_error(measured: PerSample, of_sample: SampleKinds) -> tuple[float, float]:

@@ -10,9 +10,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu, Setting, description, load_gpu, nearest, with_values
 from abstim.progress import Progress, silent
@@ -182,13 +183,9 @@ class Figure:
 
 def read_figures() -> list[Figure]:
     """All that are known, of `figures.csv`."""
-    return [
-        Figure(
-            row["gpu"], row["group"], row["quantity"], int(row["at"]), row["unit"], float(row["value"]),
-            1e6 * float(row["core_clock_MHz"]), row["measured_on"], row["source"],
-        )
-        for row in rows_beside(__file__, "figures.csv")
-    ]  # fmt: skip
+    rows = rows_beside(__file__, "figures.csv")
+    clocked = [row | {"core_clock_hz": 1e6 * float(row["core_clock_MHz"])} for row in rows]
+    return msgspec.convert(clocked, list[Figure], strict=False)
 
 
 def figures_of(gpu: str, figures: list[Figure]) -> dict[tuple[str, str, int], Figure]:
@@ -223,11 +220,9 @@ class GroupError:
     worst: float
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(Brief):
     """What came of all of them on one device."""
-
-    __repr__ = brief
 
     device: str
     core_clock_hz: float

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.brief import brief
+from abstim.brief import Brief
 from abstim.extras import need
 from abstim.study.explore.estimated import EstimatedTargets
 from abstim.study.explore.expressions import Expression
@@ -104,11 +104,9 @@ def values_of(
     return np.stack([points.evaluate(objective, found).astype(float) for objective in objectives], 1)
 
 
-@dataclass(frozen=True)
-class Exploration:
+@dataclass(frozen=True, repr=False)
+class Exploration(Brief):
     """The points of a sweep and their cycles. `reasons`: why a point has none for some target ("" if it has all)."""
-
-    __repr__ = brief
 
     gpu: str
     targets: tuple[str, ...]

@@ -1,14 +1,13 @@
 """The outcome of a fit, how well it knows each parameter, and the description of a GPU that it writes."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take a second and a half to import
 
-from abstim.brief import brief
+from abstim.brief import Told
 from abstim.gpu.config import Setting, description
 from functional.arrays import Bool, Float64
 from functional.keep.folder import check_output, write_output
@@ -100,14 +99,13 @@ class ErrorSummary:
     worst: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fit(Told):
     """The outcome of a fit. `kept_start`: its values are the start's, since those that were fitted are no better on
     what was held out. `unidentified` lists combinations of parameters the data cannot tell (weights in logarithms);
     `correlation` is in the order of `parameters`."""
 
-    __repr__ = brief
-
+    kind = "fit"
     gpu: str
     variants: list[str]
     reference: str
@@ -137,10 +135,6 @@ class Fit:
     def values(self) -> dict[str, float]:
         """Value by name."""
         return {p.name: p.value for p in self.parameters}
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as what `json.dumps` takes."""
-        return {"kind": "fit", **asdict(self)}
 
     def to_toml(self) -> str:
         """A GPU description with the GPU that was fitted as its base; every value says where it is from."""

@@ -82,11 +82,15 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     counts = np.diff(offsets_of(issued)[trace.block_offsets])
     share = counts / np.maximum(trace.warp_instructions, 1)
     return replace(
-        trace.keeping(records, trace.records[records]), blocks=trace.blocks[kept], masks=trace.masks[kept],
-        conflicts=trace.conflicts[conflicts], block_offsets=offsets_of(kept)[trace.block_offsets],
-        conflict_offsets=offsets_of(conflicts)[trace.conflict_offsets], warp_instructions=counts,
+        trace.keeping(records, trace.records[records]),
+        blocks=trace.blocks[kept],
+        masks=trace.masks[kept],
+        conflicts=trace.conflicts[conflicts],
+        block_offsets=offsets_of(kept)[trace.block_offsets],
+        conflict_offsets=offsets_of(conflicts)[trace.conflict_offsets],
+        warp_instructions=counts,
         thread_instructions=np.rint(trace.thread_instructions * share).astype(np.int64),
-    )  # fmt: skip
+    )
 
 
 _SHARED = frozenset(kind for kind in Kind if kind.name.startswith("SHARED"))

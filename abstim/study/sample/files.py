@@ -38,9 +38,11 @@ def known_from(profile: Path | None, light: Path | None) -> Known | None:
         blocks, threads = every.dimensions[:, :3].prod(1), every.dimensions[:, 3:].prod(1)
         light_alone = Profile(
             instructions=np.maximum(blocks * threads / 32, 1.0),
-            kernels=np.unique(every.names, return_inverse=True)[1].reshape(-1), thread_blocks=blocks.astype(np.int64),
-            threads_per_block=threads.astype(np.int64), cycles=every.nanoseconds,
-        )  # fmt: skip
+            kernels=np.unique(every.names, return_inverse=True)[1].reshape(-1),
+            thread_blocks=blocks.astype(np.int64),
+            threads_per_block=threads.astype(np.int64),
+            cycles=every.nanoseconds,
+        )
         return Known(light_alone, measured=True)
     assert detailed is not None
     if every is not None and len(every.names) == len(detailed):

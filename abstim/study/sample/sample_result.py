@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from abstim.brief import brief, grouped
+from abstim.brief import Brief, grouped
 from functional.keep.folder import check_output, write_output
 from sampling import Estimate
 from sampling.estimate import Basis
@@ -35,15 +35,13 @@ def by_kernel(kernels: Sequence[str], cycles: Sequence[float]) -> tuple[KernelSh
     return tuple(sorted(rows, key=lambda row: -row.cycles))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SampleResult(Brief):
     """One method on one target and GPU.
 
     `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: of
     each launch that was stepped, in their order, (cycle, warp instructions a cycle since the step before). `memory`:
     hit rates, traffic and use (`limits.memory_use`) projected to the whole; empty where only cycles are projected."""
-
-    __repr__ = brief
 
     target: str
     gpu: str
@@ -98,11 +96,9 @@ class Row:
     instruction_speed_up: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Brief):
     """Methods on one target and GPU; `cycles` are the true ones, a launch each."""
-
-    __repr__ = brief
 
     full: SampleResult
     results: list[SampleResult]
@@ -122,14 +118,19 @@ class Comparison:
         names = ("basis", "detailed_fraction", "functional_fraction")
         said: dict[str, Any] = {name: getattr(estimate, name) for name in names}
         return Row(
-            target=result.target, method=result.method, cycles=estimate.total,
+            target=result.target,
+            method=result.method,
+            cycles=estimate.total,
             error=estimate.relative_error(self.true_cycles),
             covered=estimate.bounded and estimate.covers(self.true_cycles),
-            half_width=estimate.relative_half_width if estimate.bounded else None, own_half_width=result.own_half_width,
-            seconds=result.total_seconds, speed_up=_ratio(self.full.total_seconds, result.total_seconds),
+            half_width=estimate.relative_half_width if estimate.bounded else None,
+            own_half_width=result.own_half_width,
+            seconds=result.total_seconds,
+            speed_up=_ratio(self.full.total_seconds, result.total_seconds),
             timing_speed_up=_ratio(self.full.seconds["time"], result.seconds["time"]),
-            instruction_speed_up=_ratio(1.0, estimate.detailed_fraction), **said,
-        )  # fmt: skip
+            instruction_speed_up=_ratio(1.0, estimate.detailed_fraction),
+            **said,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""

@@ -151,15 +151,22 @@ def run_method(
     timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
     uses = memory_use(counted, estimate.total, gpu.spec, gpu.params) if counted and not gpu.spec.perfect_memory else {}
     return SampleResult(
-        target=program.case.name, gpu=gpu.name, memory_model=gpu.memory_model, method=method.name, model=program.model,
+        target=program.case.name,
+        gpu=gpu.name,
+        memory_model=gpu.memory_model,
+        method=method.name,
+        model=program.model,
         known_error=known_error_of(gpu, program.model, timed_code),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
-        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()}, memory=uses,
-        earlier_seconds=program.earlier_seconds, own_half_width=stated.relative_half_width,
+        seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
+        memory=uses,
+        earlier_seconds=program.earlier_seconds,
+        own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
-        assumes="" if estimate.basis == "exact" else method.assumes, notes=_notes(method, program, estimate),
+        assumes="" if estimate.basis == "exact" else method.assumes,
+        notes=_notes(method, program, estimate),
         stability=program.stability(),
-    )  # fmt: skip
+    )
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:

@@ -192,22 +192,26 @@ class EngineSimulator(Simulator):
         # would DRAM stay idle even if every access to L2 went there?
         idle = launch.counters["l2_accesses"] * each < IDLE * clock * channels
         return Observation(
-            clock_cycles=float(clock + self.latency), blocks=ids[retired],
+            clock_cycles=float(clock + self.latency),
+            blocks=ids[retired],
             block_dispatch_cycles=blocks["dispatch_cycle"][retired] + float(self.latency),
             block_retire_cycles=blocks["retire_cycle"][retired] + float(self.latency),
             resident_dispatch_cycles=blocks["dispatch_cycle"][self.resident] + float(self.latency),
-            resident_blocks=ids[self.resident], dispatched_instructions=float(self.instructions),
+            resident_blocks=ids[self.resident],
+            dispatched_instructions=float(self.instructions),
             warp_issue_cycles=times["issue_cycle"] + float(self.latency),
-            warp_retire_cycles=times["retire_cycle"] + float(self.latency), basic_blocks=events.blocks,
+            warp_retire_cycles=times["retire_cycle"] + float(self.latency),
+            basic_blocks=events.blocks,
             basic_block_issue_cycles=events.issue_cycles + float(self.latency),
             basic_block_retire_cycles=events.retire_cycles + float(self.latency),
             window_instructions=self._windows(clock),
             class_latency_cycles=np.empty(0) if self.watch is None else self.watch.class_latency_cycles,
-            initial_latency_cycles=self.initial_latency_cycles, cache_fill=1.0 if idle else launch.l2_fill,
+            initial_latency_cycles=self.initial_latency_cycles,
+            cache_fill=1.0 if idle else launch.l2_fill,
             memory_read_cycles=launch.counters["dram_reads"] * each / channels,
             memory_write_cycles=launch.counters["dram_writes"] * each / channels,
             counters={name: float(count) for name, count in launch.counters.items()},
-        )  # fmt: skip
+        )
 
     def _windows(self, clock: int) -> np.ndarray:
         width = self.shape.window_cycles
