@@ -4,6 +4,7 @@ compiled: in place of records JAX has named tuples of arrays.
 time = launch latency + p-norm(waves of warps that hide each other's stalls, every resource's time and its idle ends)"""
 
 from collections import namedtuple
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -323,17 +324,34 @@ def trip_cycles(s, p, path, l1_wait, l2_wait):
     return loads + path[STORE] * miss + atomics + opened
 
 
-def _ipc_one_issue(stall_cycles_an_instruction, warps):
+@cache
+def _traced_ipc():
+    """`ipc_one_issue` for JAX. One loop has its slopes, too: one that JAX runs backwards keeps all its steps."""
     import jax
     import jax.numpy as jnp
 
-    offered, start = stall_cycles_an_instruction, warps - jnp.floor(warps)
+    def ipc(offered, warps):
+        start = warps - jnp.floor(warps)
 
-    def step(n, blocked):
-        more = offered * blocked / (start + n + offered * blocked)
-        return jnp.where(start + n <= warps + 1e-3, more, blocked)
+        def step(n, blocked):
+            more = offered * blocked / (start + n + offered * blocked)
+            return jnp.where(start + n <= warps + 1e-3, more, blocked)
 
-    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, offered / (offered + start))
+        return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, offered / (offered + start))
+
+    with_slopes = jax.custom_jvp(ipc)
+
+    @with_slopes.defjvp
+    def _forward(given, moved):
+        along = jax.vmap(lambda way: jax.jvp(ipc, given, (way[0], way[1])), out_axes=(None, 0))
+        found, slopes = along(jnp.eye(2))
+        return found, slopes[0] * moved[0] + slopes[1] * moved[1]
+
+    return with_slopes
+
+
+def _ipc_one_issue(stall_cycles_an_instruction, warps):
+    return _traced_ipc()(stall_cycles_an_instruction, warps)
 
 
 @maths.traced_as(_ipc_one_issue)
