@@ -18,6 +18,7 @@ from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks
 from abstim.analytic.model import PREDICTION, Summary, residents_of
 from abstim.analytic.point import points_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
+from abstim.analytic.row_visits import VISIT_BINS
 from abstim.engine.accesses import element_segment
 from abstim.engine.design_point import caches_machine, streams_of
 from abstim.gpu.config import Gpu
@@ -109,7 +110,7 @@ def nodes_around(sms: Values, residents: Values) -> Tables:
 
 def _room(nodes: Sequence[Values], asked: np.ndarray, dealt: tuple[int, int]) -> Tables:
     count = np.count_nonzero(asked)
-    of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count)
+    of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count), np.zeros((count, VISIT_BINS))
     sms, residents = (np.array(own, float) for own in nodes)
     numbers, misses = np.zeros(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
     return Tables(sms, residents, asked, np.array(dealt), numbers, *of_each, misses)
