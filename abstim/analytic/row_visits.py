@@ -19,8 +19,8 @@ def see_visits(keys, uses, order, level, found, visits):
     its stretch wait then."""
     zero(visits)
     zero(level.waiting)
-    scale, window = uses.sizes[0].scale, order.at[order.in_turn[uses.sizes[0].uses - 1]] + 1  # `met` is a turn, or one
-    reads, total, sectors, lines = list_reads(uses, order, found), 0, 0, 0
+    scale, reads = uses.sizes[0].scale, list_reads(uses, order, found)
+    total, sectors, lines, window = 0, 0, 0, NEVER  # windows are numbered beyond all turns, which `met` had before
     for k in range(reads):
         n = order.by_sm[k]
         lines += visit(keys, uses, n, window, level, order.in_turn, lines)
