@@ -133,15 +133,50 @@ def test_warps_that_take_turns_come_to_their_loads_together():
     assert cycles[0] > 1.005 * cycles[1]
 
 
-def accesses_by_lane(tmp_path, access, stride_bytes):
-    """16 thread blocks of a warp each, whose lanes make an access so far apart."""
+def session_of(tmp_path, body, blocks, threads, words):
+    """A kernel with an array of numbers at %d0."""
     path = tmp_path / "kernel.ptx"
     path.write_text(
         ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry kernel(.param .u64 p) { .reg .b64 %d<3>;"
-        f" .reg .b32 %r<2>; ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; mul.wide.u32 %d1, %r0, {stride_bytes};"
-        f" add.s64 %d2, %d0, %d1; {access} ret; }}"
+        f" .reg .b32 %r<5>; ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; {body} ret; }}"
     )
-    return open_session(abstim.load(path).kernel().launch(16, 32, [np.zeros(1024, np.uint32)]))
+    return open_session(abstim.load(path).kernel().launch(blocks, threads, [np.zeros(words, np.uint32)]))
+
+
+def accesses_by_lane(tmp_path, access, stride_bytes):
+    """16 thread blocks of a warp each, whose lanes make an access so far apart."""
+    body = f"mul.wide.u32 %d1, %r0, {stride_bytes}; add.s64 %d2, %d0, %d1; {access}"
+    return session_of(tmp_path, body, 16, 32, 1024)
+
+
+THREAD = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r1, %r1, %r2, %r0;"
+MIXED = (
+    "mad.lo.u32 %r1, %r1, 1664525, 1013904223; shr.u32 %r2, %r1, {}; mul.wide.u32 %d1, %r2, 4; add.u64 %d2, %d0, %d1;"
+)
+APART = "mul.wide.u32 %d1, %r1, 128; add.u64 %d2, %d0, %d1;"
+
+
+@pytest.mark.parametrize("gpu", ["rtx3070", "titanx", "qv100"])
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (4 * (MIXED.format(11) + "ld.global.u32 %r3, [%d2]; add.u32 %r1, %r1, %r3;"), 1 << 21),  # each in another row
+        (APART + "ld.global.u32 %r3, [%d2];", 1 << 20),  # of a row so many wait together
+        (MIXED.format(12) + "red.global.add.u32 [%d2], 1;", 1 << 20),
+    ],
+)
+def test_dram_opens_a_row_for_all_that_wait_for_it(tmp_path, gpu, body, words):
+    session, point = session_of(tmp_path, THREAD + body, 256, 128, words), load_gpu(gpu)
+    detailed, formula = (run(session, point, model=model).launches[0] for model in ("detailed", "analytic"))
+    assert formula.cycles == pytest.approx(detailed.cycles, rel=0.16)
+    assert formula.caches["dram_reads"] == pytest.approx(detailed.caches["dram_reads"], rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", ["gtx480", "rtx3070", "titanx"])
+def test_atomics_on_one_address_take_their_turn_once(tmp_path, gpu):
+    session = session_of(tmp_path, "red.global.add.u32 [%d0], 1;", 120, 128, 8)
+    detailed, formula = (run(session, load_gpu(gpu), model=m).launches[0].cycles for m in ("detailed", "analytic"))
+    assert formula == pytest.approx(detailed, rel=0.14)
 
 
 @pytest.mark.parametrize("stride_bytes, gpu, most", [(4, "rtx3070", 4), (8, "rtx3070", 4), (8, "qv100", 8)])

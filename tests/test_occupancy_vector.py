@@ -473,6 +473,13 @@ def test_a_channel_opens_no_more_rows_than_it_can_and_each_for_all_in_its_queue(
     assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.1)
 
 
+def test_parameters_are_the_same_for_all_warps():
+    """No line of theirs is local memory, which each warp slot has at another place."""
+    session, gpu = open_session("hotspot"), load_gpu("gtx480")
+    detailed, occupancy = (model_named(m).launch_on(session, 0, [gpu])[0].caches for m in MODELS_BESIDE)
+    assert occupancy["dram_sectors"] == pytest.approx(detailed["dram_reads"] + detailed["dram_writes"], rel=0.02)
+
+
 def test_an_l2_slice_stands_still_when_too_many_wait_for_a_sector():
     """Neighbouring blocks of hotspot read the same lines at the same time, up to six of them."""
     cycles = [

@@ -9,6 +9,7 @@ from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, PASSING, TURN_SHIFT, WRITE, Walk, walk_kind
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
+from abstim.analytic.row_visits import see_visits
 from abstim.engine import accesses
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from abstim.engine.state import LOCAL_BACK, Offsets, Streams
@@ -49,6 +50,7 @@ SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_byte
 _PATHS = "path", "longest_path", "cold_path"
 _FIELDS = np.dtype([
     *((name, "f8") for name in (*SHAPE, *WORK)),
+    ("lines_apart", "f8"),  # of so many lines one is looked at
     ("by_class", "f8", CLASSES),  # instructions on arithmetic units
     *((name, "f8", len(LATENCIES)) for name in _PATHS),
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
@@ -74,7 +76,8 @@ class Tables(NamedTuple):
     number of the table of each pair.
 
     Tables have the SMs that have work, and thread blocks on each; sectors asked for of each turn's most wanted line;
-    times that DRAM is waited for until all have one line; misses: see `reuse_distance.fill_table`."""
+    times that DRAM is waited for until all have one line; visits: see `row_visits.see_visits`; misses: see
+    `reuse_distance.fill_table`."""
 
     sms: Float64[np.ndarray, " sm"]
     residents: Float64[np.ndarray, " resident"]
@@ -84,6 +87,7 @@ class Tables(NamedTuple):
     spread: Int32[np.ndarray, "table 2"]
     crowds: Float64[np.ndarray, " table"]
     jams: Float64[np.ndarray, " table"]
+    visits: Float64[np.ndarray, "table bin"]
     misses: Float32[np.ndarray, "table row bin"]
 
 
@@ -345,7 +349,7 @@ def thin_out(batches, kept, most):
     return left
 
 
-def fill_tables(batches, warps, reading, reuse, tables):
+def fill_tables(batches, warps, reading, keys, reuse, tables):
     """All that are asked for. An SM without a thread block changes nothing, nor does room for more than it gets."""
     blocks, made = reuse.uses.sizes[0].blocks, 0
     for s in range(len(tables.sms)):
@@ -358,12 +362,12 @@ def fill_tables(batches, warps, reading, reuse, tables):
                     number += 1
                 if number == made:
                     tables.spread[number, 0], tables.spread[number, 1] = busy, held
-                    make_table(batches, warps, busy, held, reading, reuse, tables, number)
+                    make_table(batches, warps, busy, held, reading, keys, reuse, tables, number)
                     made += 1
                 tables.numbers[s, k] = number
 
 
-def make_table(batches, warps, busy, held, reading, reuse, tables, number):
+def make_table(batches, warps, busy, held, reading, keys, reuse, tables, number):
     """That of so many SMs with work, and thread blocks on each."""
     uses, found, level = reuse.uses, reuse.found, reuse.level
     order, measured = reuse.order, min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
@@ -374,6 +378,7 @@ def make_table(batches, warps, busy, held, reading, reuse, tables, number):
             sm = (sm + 1) % busy
         order.measured[sm] = 1
     loads = use_caches(uses, busy, held, reading, order, level, found)
+    see_visits(keys, uses, order, level, found, tables.visits[number])
     fill_table(uses, batches, found, reuse.counts, loads, tables.misses[number])
     tables.jams[number] = level.state[0].jam
     tables.crowds[number] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
@@ -425,7 +430,8 @@ def look(code, looked, reading, scratch, asked):
     kept = thin_out(marks.batches, kept, WAITED)
     batches = marks.batches[:kept]
     look_at_enough(streams, offsets, reading, looked, asked.least_lines, blocks, batches, read, lines, reuse.uses)
-    fill_tables(batches, looked.warps, reading, reuse, asked.tables)
+    out.lines_apart = reuse.uses.sizes[0].scale
+    fill_tables(batches, looked.warps, reading, lines.keys, reuse, asked.tables)
     stand_for_all(looked, marks, blocks, out)
 
 

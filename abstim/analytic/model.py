@@ -4,6 +4,7 @@ compiled: in place of records JAX has named tuples of arrays.
 time = launch latency + p-norm(waves of warps that hide each other's stalls, every resource's time and its idle ends)"""
 
 from collections import namedtuple
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -14,10 +15,20 @@ from abstim.analytic.lone_warp import ATOMIC, CLASSES, CONST, CONST_MISS, FETCH_
 from abstim.analytic.look import MOST_SMS, SUMMARY, Tables, look
 from abstim.analytic.point import POINT, Point
 from abstim.analytic.real_numbers import ceil, dot, dot_of_three, fixed, floor, larger, power, smaller, where
-from abstim.analytic.reuse_distance import DISTANCE_BINS, L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
+from abstim.analytic.reuse_distance import (
+    DISTANCE_BINS,
+    L1_NODES,
+    LAST_SIZE,
+    LAST_WAYS,
+    UPDATE_ROW,
+    WRITE_ROW,
+    miss_matrix,
+)
+from abstim.analytic.row_visits import STRETCH_LOG2, TOGETHER, VISIT_BINS
 from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
 from functional.traces.line_record import SECTORS_A_LINE
+from functional.traces.trace import LINE_BYTES
 
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 12  # of the p-norm: two equal times cost 2^(1/12) = 1.06 times one
@@ -33,13 +44,16 @@ BOUNDS = (
 LATENCY, UNITS, SHARED_OUT, MEMORY, ATOMICS = (
     BOUNDS.index(name) for name in ("latency", "SFU", "SP units", "SM replies", "atomics")
 )
-# A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; counters and hit
-# rates (-1: of nothing) as the engine has them
+# A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; hit rates (-1:
+# of nothing) and counters as the engine has them. On the way there: the tables that it lies between, each of which is
+# some part of it; shares of critical loads that L1D has not, that L2 has neither, and of atomics that L2 has not
 COUNTERS = "l1d_accesses", "l1d_misses", "l2_accesses", "dram_reads"
 HIT_RATES = "l1d_hit_rate", "l2_hit_rate"
+TABLES_BETWEEN = 4
 PREDICTION = np.dtype([
     ("cycles", "f8"), ("bounds_cycles", "f8", len(BOUNDS)),
-    *((name, "f8") for name in ("cold_cycles", "resident_blocks", *COUNTERS, *HIT_RATES)),
+    *((name, "f8") for name in ("cold_cycles", "resident_blocks", *HIT_RATES, *COUNTERS)),
+    ("tables", "i8", TABLES_BETWEEN), ("parts", "f8", TABLES_BETWEEN), ("missed", "f8", 3),
 ])  # fmt: skip
 
 
@@ -83,31 +97,26 @@ def spline(part, n):
     return 0.75 - part * part if n == 1 else 0.5 * (0.5 + (n - 1) * part) * (0.5 + (n - 1) * part)
 
 
-def _missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
+def _missed_share(t, row, matrix, found, way, way_part, size, part):
     import jax.numpy as jnp
 
-    two, three = np.arange(2), np.arange(3)
-    sms, helds, ways = (jnp.stack([1 - each, each]) for each in (sm_part, held_part, way_part))
-    sizes = jnp.stack([spline(part, n) for n in range(3)])
-    shares, missed = t.misses[t.numbers[sm + two[:, None], held + two], row], matrix[way + two[:, None], size + three]
-    return jnp.einsum("i,j,ijb,k,l,klb", sms, helds, shares, ways, sizes, missed)
+    two, three, parts = np.arange(2), np.arange(3), jnp.stack(found.parts)
+    ways, sizes = jnp.stack([1 - way_part, way_part]), jnp.stack([spline(part, n) for n in range(3)])
+    shares, missed = t.misses[jnp.stack(found.tables), row], matrix[way + two[:, None], size + three]
+    return jnp.einsum("i,ib,k,l,klb", parts, shares, ways, sizes, missed)
 
 
 @maths.traced_as(_missed_share)
-def missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
-    """A share of `misses` between two numbers of SMs, and of thread blocks on each, that a cache between two numbers of
-    ways has not. Of three sizes it is the B-spline with theirs as coefficients: monotone where they are, slope
-    continuous."""
+def missed_share(t, row, matrix, found, way, way_part, size, part):
+    """A share of `misses` of the tables that a point lies between, that a cache between two numbers of ways has not. Of
+    three sizes it is the B-spline with theirs as coefficients: monotone where they are, slope continuous."""
     total = 0.0
-    for i in range(2):
-        for j in range(2):
-            node = beside(sm_part, i) * beside(held_part, j)
-            if node > 0.0:
-                for k in range(2):
-                    for n in range(3):
-                        own = node * beside(way_part, k) * spline(part, n)
-                        misses = t.misses[t.numbers[sm + i, held + j], row]
-                        total += own * maths.dot_of_rows(misses, matrix[way + k, size + n], DISTANCE_BINS)
+    for i in range(TABLES_BETWEEN):
+        if found.parts[i] > 0.0:
+            for k in range(2):
+                for n in range(3):
+                    own, misses = found.parts[i] * beside(way_part, k) * spline(part, n), t.misses[found.tables[i], row]
+                    total += own * maths.dot_of_rows(misses, matrix[way + k, size + n], DISTANCE_BINS)
     return total
 
 
@@ -116,67 +125,105 @@ def l2_lines(p):
     return p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
 
 
-def share_of(t, p, matrix, resident, row, lines, ways):
+def share_of(t, matrix, found, row, lines, ways):
     """`missed_share` of a row on a point."""
-    sm, sm_part = place_among(t.sms, p.sm_count)
-    held, held_part = place_among(t.residents, resident)
     way, way_part = place_of(ways, 1, LAST_WAYS)
     at = octaves(lines, 0.5, LAST_SIZE)
     middle = maths.nearest(at)
-    return missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, maths.number(middle), at - middle)
+    return missed_share(t, row, matrix, found, way, way_part, maths.number(middle), at - middle)
 
 
-def at_nodes(t, p, resident, of_tables):
-    """What tables have one number of, between nodes."""
+def find_tables(t, p, resident, found):
+    """Which tables a point lies between, and what part each is of it."""
     sm, sm_part = place_among(t.sms, p.sm_count)
     held, held_part = place_among(t.residents, resident)
-    found = 0.0
     for i in range(2):
         for j in range(2):
-            found = found + beside(sm_part, i) * beside(held_part, j) * of_tables[t.numbers[sm + i, held + j]]
-    return found
+            found.tables[2 * i + j] = t.numbers[sm + i, held + j]
+            found.parts[2 * i + j] = beside(sm_part, i) * beside(held_part, j)
 
 
-def miss_ratios(s, t, p, matrix, resident, who):
+def of_point(found, of_tables):
+    """What tables have one number of."""
+    total = 0.0
+    for i in range(TABLES_BETWEEN):
+        total = total + found.parts[i] * of_tables[found.tables[i]]
+    return total
+
+
+def _opened(visits, alone):
+    import jax.numpy as jnp
+
+    return (visits * alone ** (2.0 ** jnp.arange(VISIT_BINS) - 1)).sum()
+
+
+@maths.traced_as(_opened)
+def opened(visits, alone):
+    """Of visits by how many others are near, 2^n - 1 each, those that open a row, if beside one of these a part of
+    `alone` does."""
+    total, left = 0.0, 1.0
+    for k in range(VISIT_BINS):
+        total += visits[k] * left
+        left = left * left * alone
+    return total
+
+
+def rows_opened(s, t, p, found):
+    """Rows opened for each sector read: for a line that nobody else in its bank's queue is of the row of.
+
+    exp(-x) of them, if x are in the mean; of a sample, as many of which are known, (1 - x / known)^known."""
+    row_bytes = p.dram_row_bytes / p.dram_banks * p.dram_channels
+    stretch, total = (1 << STRETCH_LOG2) * LINE_BYTES * TOGETHER, 0.0
+    alone = larger(0.0, 1 - s.lines_apart * p.dram_queue * row_bytes / stretch)
+    for i in range(TABLES_BETWEEN):
+        total = total + found.parts[i] * opened(t.visits[found.tables[i]], alone)
+    return total
+
+
+def miss_ratios(s, t, p, matrix, found, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
     l1_lines, row = p.l1d_sets * p.l1d_ways, who * (1 + L1_NODES)
-    l1 = share_of(t, p, matrix, resident, row, l1_lines, p.l1d_ways)
+    l1 = share_of(t, matrix, found, row, l1_lines, p.l1d_ways)
     k, part = place_of(l1_lines, 2, L1_NODES - 1)
-    smaller_l1 = share_of(t, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
-    larger_l1 = share_of(t, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
+    smaller_l1 = share_of(t, matrix, found, row + 1 + k, l2_lines(p), p.l2_ways)
+    larger_l1 = share_of(t, matrix, found, row + 2 + k, l2_lines(p), p.l2_ways)
     return l1, smaller(l1, (1 - part) * smaller_l1 + part * larger_l1)
 
 
 def predict_one(s, t, p, matrix, found):
     """One launch on one design point; `found`: a PREDICTION."""
     resident, an_sm = resident_blocks(s, p)
-    l1, l2 = miss_ratios(s, t, p, matrix, resident, 0)
-    l1_wait, l2_wait = miss_ratios(s, t, p, matrix, resident, 1)
-    written = share_of(t, p, matrix, resident, WRITE_ROW, l2_lines(p), p.l2_ways)
-    asked, read = l1 * s.load_sectors, l2 * s.load_sectors
+    find_tables(t, p, resident, found)
+    l1, l2 = miss_ratios(s, t, p, matrix, found, 0)
+    missed = found.missed
+    missed[0], missed[1] = miss_ratios(s, t, p, matrix, found, 1)
+    missed[2] = share_of(t, matrix, found, UPDATE_ROW, l2_lines(p), p.l2_ways)
+    written = s.store_sectors * share_of(t, matrix, found, WRITE_ROW, l2_lines(p), p.l2_ways)
+    asked, loaded, updated = l1 * s.load_sectors, l2 * s.load_sectors, missed[2] * s.atomics
+    read, rows = loaded + updated, rows_opened(s, t, p, found)
     uneven = busiest(s, p, resident / an_sm)
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
     misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
-    absent, back = read + written * s.store_sectors, written_back(s, p, l2, written)
-    crowd = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.crowds) * larger(1.0, p.l2_sector_cycles)
+    absent, back = read + written, written_back(s, p, l2, written, updated)
+    crowd = (1 - p.perfect_memory) * of_point(found, t.crowds) * larger(1.0, p.l2_sector_cycles)
     l2_cycles(s, p, share, sectors, absent, back, crowd, bounds)
-    memory_cycles(s, p, share, misses, sectors, read + back, bounds)
+    memory_cycles(s, p, share, misses, sectors, read + back, rows, bounds)
     bounds[MEMORY + 5] = (1 - s.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
-    alone = path_cycles(s, p, s.path, l1_wait, l2_wait)
-    longest = path_cycles(s, p, s.longest_path, l1_wait, l2_wait)
-    cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
-    jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
+    alone = path_cycles(s, p, s.path, missed)
+    longest = path_cycles(s, p, s.longest_path, missed)
+    cold = larger(0.0, path_cycles(s, p, s.cold_path, missed))
+    jam = (1 - p.perfect_memory) * of_point(found, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
-    tail, trips = longest - alone, trip_cycles(s, p, s.path, l1_wait, l2_wait)
+    tail, trips = longest - alone, trip_cycles(s, p, s.path, missed)
     in_step = p.scheduler * in_step_cycles(s, p, share, bounds)
-    waits = waiting(s, p, bounds, in_step, crowd, alone, tail, trips, l1_wait, an_sm / resident)
+    waits = waiting(s, p, bounds, in_step, crowd, alone, tail, trips, missed[0], an_sm / resident)
     found.cycles = p.launch_latency_cycles + together(bounds, waits, DRAIN * (alone + cold))
     found.cold_cycles, found.resident_blocks, real = cold, resident, 1 - p.perfect_memory
     found.l1d_accesses, found.l1d_misses = s.lookups + s.stores, misses + s.stores
     found.l2_accesses, found.dram_reads = real * sectors, real * read
     found.l1d_hit_rate = where(s.lookups > 0, 1 - misses / larger(1.0, s.lookups), -1.0)
-    found.l2_hit_rate = where(real * asked >= 0.5, 1 - read / larger(0.5, asked), -1.0)
+    found.l2_hit_rate = where(real * asked >= 0.5, 1 - loaded / larger(0.5, asked), -1.0)
 
 
 def as_arrays(record: Any) -> Any:
@@ -192,7 +239,8 @@ def predict_traced(summary: Summary, point: Point) -> Any:
     import jax
     import jax.numpy as jnp
 
-    found = SimpleNamespace(bounds_cycles=[0.0] * len(BOUNDS))
+    arrays = {name: [0.0] * PREDICTION[name].shape[0] for name in PREDICTION.names or () if PREDICTION[name].shape}
+    found = SimpleNamespace(**arrays)
     work, tables, own, matrix = jax.tree.map(jnp.asarray, (*summary, point, miss_matrix()))
     predict_one(work, tables, own, matrix, found)
     return found
@@ -252,7 +300,7 @@ def visited(p, waits, far, alone, tail, visits):
 
 def waiting(s, p, bounds, in_step, crowd, alone, tail, trips, l1_wait, waves):
     """Time of warps that wait for memory; `trips`: of their path, those behind L1D. Warps that are in step wait for
-    all of them together, and work in between."""
+    all of them together, and work in found."""
     loads, atomics = larger(1.0, s.path[LOAD] * l1_wait) * waves, larger(1.0, s.path[ATOMIC]) * waves
     far = larger(largest(bounds, MEMORY, ATOMICS), bounds[ATOMICS + 1])
     near = larger(bounds[LATENCY], in_step + p.scheduler * trips * waves)
@@ -300,40 +348,57 @@ def miss_cycles(p):
     return l2, dram + SECTORS_A_LINE * p.dram_sector_cycles
 
 
-def path_cycles(s, p, path, l1_wait, l2_wait):
-    """Of a path, as counts of LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not.
-    The first of those finds its DRAM row closed."""
+def path_cycles(s, p, path, missed):
+    """Of a path, as counts of LATENCIES. `missed`: the share of critical loads that L1D, that L1D and L2 have not, and
+    of atomics that L2 has not. The first of those loads finds its DRAM row closed."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
     code = p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)
     const = p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram)
     near = path[ONE] + path[SHARED] * p.shared_latency_cycles + path[CONST] * p.const_latency_cycles
-    hits = (path[LOAD] * (1 - s.l1d_bypass * l1_wait) + path[STORE]) * p.l1d_latency_cycles
-    missed = path[FETCH_MISS] * (1 - p.perfect_instruction_cache) * code + path[CONST_MISS] * const
-    return dot(path[:CLASSES], p.latency_cycles) + near + hits + missed + trip_cycles(s, p, path, l1_wait, l2_wait)
+    hits = (path[LOAD] * (1 - s.l1d_bypass * missed[0]) + path[STORE]) * p.l1d_latency_cycles
+    cold = path[FETCH_MISS] * (1 - p.perfect_instruction_cache) * code + path[CONST_MISS] * const
+    return dot(path[:CLASSES], p.latency_cycles) + near + hits + cold + trip_cycles(s, p, path, missed)
 
 
-def trip_cycles(s, p, path, l1_wait, l2_wait):
+def trip_cycles(s, p, path, missed):
     """Of them, those on the way to L2 and DRAM, and back."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
-    loads = path[LOAD] * (l1_wait * miss + real * l2_wait * dram)
-    atomics = path[ATOMIC] * (p.perfect_memory * p.atomic_latency_cycles + real * l2)
-    opened = real * smaller(1.0, path[LOAD] * l2_wait) * p.dram_activate_cycles
+    loads = path[LOAD] * (missed[0] * miss + real * missed[1] * dram)
+    atomics = path[ATOMIC] * (p.perfect_memory * p.atomic_latency_cycles + real * (l2 + missed[2] * dram))
+    opened = real * smaller(1.0, path[LOAD] * missed[1]) * p.dram_activate_cycles
     return loads + path[STORE] * miss + atomics + opened
 
 
-def _ipc_one_issue(stall_cycles_an_instruction, warps):
+@cache
+def _traced_ipc():
+    """`ipc_one_issue` for JAX. One loop has its slopes, too: one that JAX runs backwards keeps all its steps."""
     import jax
     import jax.numpy as jnp
 
-    offered, start = stall_cycles_an_instruction, warps - jnp.floor(warps)
+    def ipc(offered, warps):
+        start = warps - jnp.floor(warps)
 
-    def step(n, blocked):
-        more = offered * blocked / (start + n + offered * blocked)
-        return jnp.where(start + n <= warps + 1e-3, more, blocked)
+        def step(n, blocked):
+            more = offered * blocked / (start + n + offered * blocked)
+            return jnp.where(start + n <= warps + 1e-3, more, blocked)
 
-    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, offered / (offered + start))
+        return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, offered / (offered + start))
+
+    with_slopes = jax.custom_jvp(ipc)
+
+    @with_slopes.defjvp
+    def _forward(given, moved):
+        along = jax.vmap(lambda way: jax.jvp(ipc, given, (way[0], way[1])), out_axes=(None, 0))
+        found, slopes = along(jnp.eye(2))
+        return found, slopes[0] * moved[0] + slopes[1] * moved[1]
+
+    return with_slopes
+
+
+def _ipc_one_issue(stall_cycles_an_instruction, warps):
+    return _traced_ipc()(stall_cycles_an_instruction, warps)
 
 
 @maths.traced_as(_ipc_one_issue)
@@ -362,8 +427,8 @@ def waves_cycles(s, p, alone, cold, resident, an_sm):
     full = fixed(ceil(an_sm / resident - 1e-4) - 1)
     first = wave_cycles(s, p, begun, instructions, resident)
     last = wave_cycles(s, p, stalled, instructions, an_sm - full * resident)
-    between = larger(full - 1, 0.0) * wave_cycles(s, p, stalled, instructions, resident)
-    return first + between + where(full > 0, last, 0.0)
+    found = larger(full - 1, 0.0) * wave_cycles(s, p, stalled, instructions, resident)
+    return first + found + where(full > 0, last, 0.0)
 
 
 def wave_cycles(s, p, stalled, instructions, blocks):
@@ -398,10 +463,10 @@ def alu_cycles(s, p, share, kind, units, width):
     return share * larger(held / larger(units, 1.0), dot(s.by_class, p.on_unit[kind]) / width)
 
 
-def written_back(s, p, l2, written):
+def written_back(s, p, l2, written, updated):
     """Sectors written to DRAM: what was written of all lines that came into L2 but the last, which are still there."""
-    came = l2 * s.lines + written * s.store_lines
-    return written * s.store_sectors * larger(0.0, 1 - l2_lines(p) / larger(1.0, came))
+    came = l2 * s.lines + written * s.store_lines / larger(1.0, s.store_sectors) + updated
+    return (written + updated) * larger(0.0, 1 - l2_lines(p) / larger(1.0, came))
 
 
 def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
@@ -409,7 +474,7 @@ def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
     whatever it reads (docs/timing-rules.md, rule 11); the lines that most warps of a turn want are one slice's."""
     real, port = 1 - p.perfect_memory, larger(1.0, p.l2_sector_cycles)
     slices = p.dram_channels * p.l2_slices_per_channel
-    held = (sectors - s.atomics - absent) * port + s.atomics * p.l2_atomic_cycles
+    held = larger(0.0, sectors - s.atomics - absent) * port + s.atomics * p.l2_atomic_cycles
     served = held + absent + back * p.l2_sector_cycles
     # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
     switch = sectors * (share + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
@@ -417,14 +482,19 @@ def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
     bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 
 
-def memory_cycles(s, p, share, misses, sectors, dram, bounds):
+def memory_cycles(s, p, share, misses, sectors, dram, rows, bounds):
     """What the busiest SM's port and the DRAM channels need for it."""
     real = 1 - p.perfect_memory
     answers = p.perfect_memory * (misses + s.stores + s.atomics) + real * sectors
     sent = s.store_sectors * SECTOR_BYTES + s.stores * p.packet_header_bytes
     bounds[MEMORY] = share * answers
     bounds[MEMORY + 1] = real * share * sent / p.flit_bytes
-    bounds[MEMORY + 3] = real * dram * p.dram_sector_cycles / p.dram_channels
+    bounds[MEMORY + 3] = real * dram * p.dram_sector_cycles / p.dram_channels * larger(1.0, rows * row_sectors(p))
+
+
+def row_sectors(p):
+    """As many sectors move in the time found two openings of rows."""
+    return larger(p.dram_row_to_row_cycles, p.dram_row_cycle_cycles / p.dram_banks) / p.dram_burst_cycles
 
 
 def in_flight_cycles(p, misses, beyond):

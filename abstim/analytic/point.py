@@ -25,7 +25,8 @@ _NUMBERS = (
     "crossbar_repeats", "crossbar_output_queues", "flit_bytes", "packet_header_bytes", "shared_latency_cycles",
     "l1d_latency_cycles", "const_latency_cycles", "l1_miss_extra_cycles", "atomic_latency_cycles",
     "l1i_miss_extra_cycles", "l2_request_cycles", "l2_reply_cycles", "l2_sector_cycles", "l2_atomic_cycles",
-    "dram_latency_cycles", "dram_reply_cycles", "dram_activate_cycles", "dram_sector_cycles",
+    "dram_latency_cycles", "dram_reply_cycles", "dram_activate_cycles", "dram_sector_cycles", "dram_burst_cycles",
+    "dram_banks", "dram_row_bytes", "dram_queue", "dram_row_to_row_cycles", "dram_row_cycle_cycles",
     "launch_latency_cycles",
 )  # fmt: skip
 POINT = np.dtype([

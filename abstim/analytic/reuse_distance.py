@@ -20,8 +20,8 @@ NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
 DISTANCE_BINS = 22 * BINS_AN_OCTAVE  # the last one: NEVER
 L1_WAYS, L1_NODES = 4, 11  # of the L1Ds behind which misses of L2 are looked at: ways; sizes, two octaves each
-ROWS = 2 * (1 + L1_NODES) + 1  # of a table of misses: see `fill_rows`
-WRITE_ROW = ROWS - 1
+ROWS = 2 * (1 + L1_NODES) + 2  # of a table of misses: see `fill_rows`
+WRITE_ROW, UPDATE_ROW = ROWS - 2, ROWS - 1
 
 # Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, its
 # distance for who waits, and of each sector the line's largest since it was asked for; is it new in its latest turn,
@@ -93,6 +93,7 @@ class Level(NamedTuple):
     lines: np.ndarray  # LINE
     counted: np.ndarray  # bits, by place: is a line that is counted there?
     sums: Int32[np.ndarray, " group"]  # how many there are of 2^GROUP_SHIFT places each
+    waiting: Int32[np.ndarray, " stretch"]  # lines that wait for DRAM, by bits of their stretch of memory
 
 
 class Counts(NamedTuple):
@@ -174,9 +175,10 @@ def crowd(level, uses, n, turn, sm, again, merges):
     """Count what is asked of a line in a turn, and of those in its slice; `again`: by another one before.
 
     Behind `merges` that wait for a sector the next one blocks the slice until DRAM has answered, so that the sectors of
-    lines that more SMs want at once come one after the other. That is so where they are in step: the first time."""
+    lines that more SMs want at once come one after the other. That is so where they are in step: the first time, of
+    atomics if nothing was waited for before. Those take their turns by themselves (`l2_cycles`)."""
     state, row, sectors = level.state[0], level.lines[uses.lines[n]], sectors_in(uses.sectors[n])
-    slice_row = level.lines[uses.beside[uses.lines[n]]]
+    slice_row, loads = level.lines[uses.beside[uses.lines[n]]], uses.acts[n] & ACTION == LOOK_UP
     if turn != state.turn:
         end_turn(state)
         state.turn = turn
@@ -189,11 +191,13 @@ def crowd(level, uses, n, turn, sm, again, merges):
         slice_row.fetched += sectors
         slice_row.askers += slice_row.asker != sm
         row.sm = slice_row.asker = sm
-        if slice_row.askers > merges and (state.jam_turn == 0 or state.jam_turn == turn):
+        in_step = state.jam_turn == turn or (state.jam_turn == 0 and (loads or turn == 1))
+        if slice_row.askers > merges and in_step:
             state.jam = max(state.jam, slice_row.fetched // slice_row.askers - 1)
             state.jam_turn = turn
-    state.asked = max(state.asked, slice_row.asked)
-    state.fetched = max(state.fetched, slice_row.fetched)
+    if loads:
+        state.asked = max(state.asked, slice_row.asked)
+        state.fetched = max(state.fetched, slice_row.fetched)
 
 
 def end_turn(state):
@@ -348,10 +352,10 @@ def fill_rows(counts, row, total):
 
 def fill_table(uses, batches, found, counts, loads, table):
     """A table of misses [ROWS, bin]: of sectors loaded, then of batches (ranges of uses), each by its largest distance,
-    as `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by the SMs whose L1D
-    was looked at. Negative distances count for nothing, and so do lines that are not `counted`."""
+    as `fill_rows` has them; last of sectors written, and by atomics, by their distance in L2. `loads` were made by the
+    SMs whose L1D was looked at. Negative distances count for nothing, and so do lines that are not `counted`."""
     zero(counts.rows)
-    total = written = there = 0
+    total = written = updated = there = 0
     for n in range(uses.sizes[0].uses):
         if uses.counted[uses.lines[n]]:
             own = sectors_in(uses.sectors[n])
@@ -362,8 +366,12 @@ def fill_table(uses, batches, found, counts, loads, table):
             elif uses.acts[n] & ACTION == WRITE:
                 counts.rows[WRITE_ROW, bin_of(counts.bins, found.l2[n])] += own
                 written += own
+            elif uses.acts[n] & ACTION == UPDATE:
+                counts.rows[UPDATE_ROW, bin_of(counts.bins, found.l2[n])] += own
+                updated += own
     for k in range(DISTANCE_BINS):
         counts.rows[WRITE_ROW, k] /= max(1, written)
+        counts.rows[UPDATE_ROW, k] /= max(1, updated)
     # where more or fewer `loads` are of lines that are not counted, those are hot ones (SHARDS_adj)
     others = max(loads // uses.sizes[0].scale - total, -counts.pairs[0, 0] - there)
     counts.of_l1[0] += there + others
@@ -436,7 +444,9 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
     counts = Counts(
         np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins()
     )
-    level = Level(np.zeros(1, LEVEL), np.empty(count, LINE), np.empty(words, np.uint64), numbers(words + 1))
+    level = Level(
+        np.zeros(1, LEVEL), np.empty(count, LINE), np.empty(words, np.uint64), numbers(words + 1), numbers(1 << 12)
+    )
     return Reuse(uses, order, level, Found(*np.empty((5, count), np.int32)), counts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import lt
 from threading import local
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,9 @@ from abstim.analytic.line_sample import LEAST_PLACES, WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, LOOK_UP, Kinds, Reading, TimedCode, Walk, Walking
 from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables
 from abstim.analytic.model import PREDICTION, Summary, residents_of
+from abstim.analytic.point import points_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
+from abstim.analytic.row_visits import VISIT_BINS
 from abstim.engine.accesses import element_segment
 from abstim.engine.design_point import caches_machine, streams_of
 from abstim.gpu.config import Gpu
@@ -41,6 +44,12 @@ LEAST_LINES = 1 << 8  # whose uses are looked at
 SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken, where no points are known
 
+
+CLASS_NUMBERS = {name: number for number, name in enumerate(INSTRUCTION_CLASSES)}
+# By `Kind`: what line records do; of memory instructions the position in LATENCIES, if all accesses hit
+ACTIONS = np.array([lone_warp.action_of(kind) for kind in Kind])
+NEAR = [lone_warp.CONST if kind < Kind.SHARED_LOAD else lone_warp.SHARED for kind in Kind]
+BEYOND = np.where(ACTIONS, lone_warp.LOAD + ACTIONS - LOOK_UP, NEAR)  # STORE and ATOMIC are behind LOAD
 
 _of_thread = local()
 
@@ -101,7 +110,7 @@ def nodes_around(sms: Values, residents: Values) -> Tables:
 
 def _room(nodes: Sequence[Values], asked: np.ndarray, dealt: tuple[int, int]) -> Tables:
     count = np.count_nonzero(asked)
-    of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count)
+    of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count), np.zeros((count, VISIT_BINS))
     sms, residents = (np.array(own, float) for own in nodes)
     numbers, misses = np.zeros(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
     return Tables(sms, residents, asked, np.array(dealt), numbers, *of_each, misses)
@@ -204,8 +213,8 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, H
     missing = np.isin(LATENCIES, ("load", "store", "atomic", "fetch_miss", "const_miss"))
     (rows, operands), steps = _code(program, table, gpu), _steps(table, gpu)
     chosen = (steps["bytes"] > 0) | (steps["awaited"] > 0)
-    first_step = [int(chosen[:start].sum()) for start in (*table.block_start.tolist(), len(chosen))]
-    code = TimedCode(rows, operands, base + LONG_CYCLES * missing, np.array(first_step), steps[chosen])
+    first_step = np.append(0, np.cumsum(chosen))[np.append(table.block_start, len(chosen))]
+    code = TimedCode(rows, operands, base + LONG_CYCLES * missing, first_step, steps[chosen])
     spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
     besides = 0 if spec.l1d_sectored or spec.l1d_bypass else ALL_SECTORS
     drops = spec.l1d_write in ("local_back", "evict")
@@ -214,6 +223,7 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, H
     return Held(code), Held(Reading(*fetched, *taken, caches_machine(gpu, 1, 1)))
 
 
+@lru_cache(128)
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
     """Of a GPU whose first-level caches always hit, in the order of LATENCIES."""
     params, const = gpu.params, gpu.params.const_latency_cycles
@@ -227,11 +237,13 @@ def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
 
 def _steps(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     """STEP of every instruction."""
-    steps, kinds = np.zeros(len(table.kind), lone_warp.STEP), table.kind.tolist()
-    steps["action"] = [lone_warp.action_of(kind) for kind in kinds]
-    sizes = [element_segment(*own) for own in zip(kinds, table.access_bytes.tolist(), strict=True)]
+    steps = np.zeros(len(table.kind), lone_warp.STEP)
+    steps["action"] = ACTIONS[table.kind]
     on_lines = (table.kind >= Kind.PARAM_LOAD) & ~np.isin(table.kind, range(Kind.SHARED_LOAD, Kind.SHARED_ATOMIC + 1))
-    steps["bytes"] = np.where(on_lines, sizes if gpu.spec.coalescing == "fermi" else SECTOR_BYTES, 0)
+    steps["bytes"][on_lines] = SECTOR_BYTES
+    if gpu.spec.coalescing == "fermi":
+        accesses = zip(table.kind[on_lines].tolist(), table.access_bytes[on_lines].tolist(), strict=True)
+        steps["bytes"][on_lines] = [element_segment(*own) for own in accesses]
     loads = np.where(table.kind[:, None] >= Kind.GLOBAL_LOAD, table.writes, -1)
     bits = np.zeros(table.register_count + 1, np.uint64)  # of each register, and of none
     loaded = np.unique(loads[loads >= 0])
@@ -243,29 +255,17 @@ def _steps(table: LatencyTable, gpu: Gpu) -> np.ndarray:
 def _code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[np.ndarray, Int32[np.ndarray, " operand"]]:
     """CODE, and its operands."""
     latency, code = base_latencies(gpu), np.zeros(len(table.unit), lone_warp.CODE)
-    pairs = zip(program.instructions, table.kind.tolist(), strict=True)
-    code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
-    code["fixed"] = table.result_cycles - latency[code["latency"]]
+    computes = table.kind < Kind.PARAM_LOAD
+    classes = [latency_class(program.instructions[n]) for n in np.flatnonzero(computes).tolist()]
+    code["latency"] = BEYOND[table.kind]
+    code["latency"][computes] = [CLASS_NUMBERS.get(name, CLASS_NUMBERS["other"]) for name in classes]
+    code["fixed"] = table.result_cycles - latency[code["latency"].clip(max=lone_warp.LOAD)]  # which that of others has
     code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
-    code["latency"] += [max(0, lone_warp.action_of(kind) - LOOK_UP) for kind in table.kind.tolist()]  # behind LOAD
     operands, count = list[np.ndarray](), 0
     for name, registers in (("waits", table.waits), ("writes", table.writes)):
         operands.append(registers[registers >= 0])
         code[f"{name}_end"] = count + np.cumsum((registers >= 0).sum(1))
         code[f"{name}_at"], count = np.append(count, code[f"{name}_end"][:-1]), count + len(operands[-1])
-    held = np.zeros(len(LATENCIES))
-    held[:CLASSES] = [gpu.pipeline.operation(n).initiation_cycles for n in INSTRUCTION_CLASSES]
-    held = held[code["latency"]]
-    code["times"] = np.where(held > 0, table.initiation_cycles // np.maximum(held, 1), 1).clip(1)
+    held = np.append(points_of([gpu])["initiation_cycles"], np.inf)[code["latency"].clip(0, CLASSES)]
+    code["times"] = (table.initiation_cycles // held.clip(1)).clip(1)
     return code, np.concatenate(operands, dtype=np.int32)
-
-
-def _latency_of(name: str, kind: int) -> int:
-    """Position in LATENCIES of an instruction whose accesses all hit."""
-    if kind >= Kind.GLOBAL_LOAD:
-        return lone_warp.LOAD
-    if kind >= Kind.SHARED_LOAD:
-        return lone_warp.SHARED
-    if kind >= Kind.PARAM_LOAD:
-        return lone_warp.CONST
-    return INSTRUCTION_CLASSES.index(name if name in INSTRUCTION_CLASSES else "other")

@@ -300,14 +300,14 @@ def answered(
     asked = Access(*(jnp.where(fill > 0, theirs, ours) for theirs, ours in zip(first, own, strict=True)))
     waits = (fill > 0) & (arrival < rec.NEVER)
     other = other - portion(m.dram_latency, (behind >> rec.BACK_BITS) - 1)
-    last = jnp.where((fill > 0) & (behind > 0), jnp.maximum(here, other), here)
-    answer, servers = beyond_l1d(fixed, state, kind, asked, jnp.maximum(here, last - asked.sectors * m.l2_sector))
+    last = jnp.where(is_behind := (fill > 0) & (behind > 0), jnp.maximum(here, other), here)
+    answer, servers = beyond_l1d(fixed, state, kind, asked, here)
     trip = m.request + m.l2_reply + rec.TICKS + jnp.where(asked.level == rec.DRAM, m.dram_latency, 0)
     more = jnp.where(fill > 0, trips * trip, 0)
     goes = go & ~waits & (asked.sectors > 0)
     loads = goes & (kind == rec.LOAD)
     recent = put(state.recent, jnp.where(loads, ring, len(state.recent)), answer)
-    answer = answer + more
+    answer = jnp.where(is_behind, jnp.maximum(answer, last + trip), answer) + more
     held = jnp.where(waits, jnp.where(signed < 0, jnp.maximum(arrival - here, 0), 0), last - here + more)
     asks = go & (fill > 0) & ~waits
     kept = rec.Servers(*(jnp.where(go & ~waits, new, old) for new, old in zip(servers, state.servers, strict=True)))

@@ -103,20 +103,20 @@ def answered(lane, streams, m, kind, access, here):
 
 
 def ask(lane, streams, m, kind, fill, here):
-    """The first access of a fill meets the tags: its first line when they take it, its last when all it waits for is
+    """The first access of a fill meets the tags: its first lines when they take it, its last when all it waits for is
     there, and so long the load/store unit waits, too."""
     lane.asked[fill] = 1
     word, behind, trips = streams.fill_words[fill], streams.fill_behind[fill], streams.fill_trips[fill]
-    first = last = here
+    last, trip = here, trip_cycles(m, word)
     if behind:
         last = get(lane.recent, (lane.progress[0].asks - behind) & (rec.RECENT - 1))
         last = later(here, last - portion(get(m, rec.NUMBER.dram_latency), behind >> rec.BACK_BITS))
-        first = later(here, last - get(m, rec.NUMBER.l2_sector) * ((word >> SECTORS_SHIFT) & 255))
-    answer = beyond_l1d(lane, streams, m, kind, word, first)
+    answer = beyond_l1d(lane, streams, m, kind, word, here)
+    if behind:
+        answer = later(answer, last + trip)
     if behind or trips:
-        trip = trip_cycles(m, word) * trips
-        hold(lane, last - here + trip)
-        answer = answer + trip
+        hold(lane, last - here + trip * trips)
+        answer = answer + trip * trips
     put(lane.arrivals, fill, answer)
 
 

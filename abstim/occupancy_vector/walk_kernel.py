@@ -277,7 +277,8 @@ def ask_caches(walk, caches, number, sm, kind, r, time, access, found):
         word = walk.records[r]
         line, sectors = line_of(word), sectors_of(word)
         local, shared = line >= accesses.LOCAL_LINE, line == accesses.SHARED_LINE
-        line = accesses.line_for(m, line, number, sm.last)
+        if kind != rec.CONSTANT:
+            line = accesses.line_for(m, line, number, sm.last)
         if sectors == 0 or shared:
             pass
         elif kind == rec.CONSTANT:

@@ -236,7 +236,9 @@ class Sm:
         last = max(here, behind - portion(m["dram_latency"], early - 1))
         trip = m["request"] + m["l2_reply"] + CYCLE + (m["dram_latency"] if word["level"] == 2 else 0)
         trips = int(self.streams.fill_trips[fill]) * trip
-        answer = self.beyond_l1d(word, kind, max(here, last - word["sectors"] * m["l2_sector"]))
+        answer = self.beyond_l1d(word, kind, here)
+        if self.streams.fill_behind[fill]:
+            answer = max(answer, last + trip)
         self.memory += last - here + trips
         self.arrivals[fill] = answer + trips
 
