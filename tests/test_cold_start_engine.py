@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import abstim
 from abstim.cli.app import app_for
 from abstim.engine import Caches, simulate_point
 from abstim.engine.simulation import bank_loads, warm, warm_code
@@ -57,6 +58,21 @@ def test_code_alone_brings_no_data(study):
     warm_code(inputs, GPU, study.session.blocks_per_sm(0, GPU), caches)
     lines = l2_lines(caches)
     assert lines and not lines & set(study.footprints[0].tolist())
+
+
+def test_code_of_a_lone_warp_that_reads_nothing_is_warmed_too(tmp_path):
+    """Its one look-up is the SM's first."""
+    path = tmp_path / "empty.ptx"
+    path.write_text(".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }")
+    session, caches = open_session(abstim.load(str(path)).kernel("empty").launch(grid=1, block=32, args=[])), Caches()
+    session.warm_code(0, GPU, caches)
+    assert l2_lines(caches)
+
+
+def test_where_data_alone_are_flushed_code_comes_from_l2():
+    gpu = load_gpu("h100", timed_code="ptx")
+    cycles = [abstim.run("fir", gpu, flush=flush).launches[0].cycles for flush in ("data", "all")]
+    assert cycles[0] < cycles[1]
 
 
 def test_after_itself_a_launch_misses_no_line(study):

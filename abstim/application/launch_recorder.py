@@ -129,6 +129,7 @@ class LaunchTimer:
             for one in [x for x in operations if x.launch is not None and policy.flush == "data"]:
                 self._hold(one.launch, one.trace)
                 self._session.warm_code(0, self.gpus[0], caches)
+                caches.flush("l1")
             time_together(operations, self._kernel, self.gpus[0], caches)
         elif self.in_order:
             self._before = replace(policy.caches)

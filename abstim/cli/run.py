@@ -64,7 +64,7 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
 class RunOptions:
     """What `abstim run` is asked for.
 
-    --flush all|data|l1|l1d|none  Caches emptied before each launch: all, all but code (as profilers do), the SMs'
+    --flush all|data|l1|l1d|none  Caches emptied before each launch: all, all but code in L2 (as profilers do), SMs'
         own, L1D, none.
     --check  Exit code 1 if an output is not the expected one.
     --strict  Refuse a kernel that reads memory or registers that nothing has written, or whose thread blocks race

@@ -11,15 +11,17 @@ from precharacterize.table import BARRIERS
 
 
 def release(c, block, number, time):
-    """All warps that a barrier of the block is for have reached it or exited."""
+    """All warps that a barrier of the block is for have reached it or exited; they go on when its unit has counted
+    them."""
     sm = c.sm
+    open_from = max(time, sm.barrier_free) + c.machine.barrier_cycles
     c.barriers[block, number].arrived = 0
     for w in members(sm.held & sm.block_slots[block]):
         if sm.waits_at[w] != number:
             continue
         sm.held &= ~bit(w)
-        sm.warps.not_before[w] = max(sm.warps.not_before[w], time)
-        sm.warps.ready[w] = max(sm.warps.ready[w], time)
+        sm.warps.not_before[w] = max(sm.warps.not_before[w], open_from)
+        sm.warps.ready[w] = max(sm.warps.ready[w], open_from)
         visit_from(sm, w, sm.warps.ready[w], time)
 
 
@@ -29,6 +31,7 @@ def arrive(c, w, time, barrier):
     block = sm.warps.block_of[w]
     row = c.barriers[block, number]
     sm.waits_at[w] = number
+    sm.barrier_free = max(sm.barrier_free, time) + c.machine.barrier_warp_cycles
     row.needed = warps
     row.arrived += 1
     if row.arrived >= (warps if warps else sm.block_running[block]):

@@ -16,7 +16,7 @@ from functional.arrays import Int64
 from functional.traces.trace import LINE_BYTES
 from precharacterize import LatencyTable
 
-# Before each launch: every cache; all but code (what a profiler does); those of the SMs; L1D alone; none
+# Before each launch: every cache; all but code in L2 (what a profiler does); those of the SMs; L1D alone; none
 FLUSHES = ("all", "data", "l1", "l1d", "none")
 
 

@@ -171,20 +171,10 @@ def begin(c, row, time):
     return False
 
 
-def bank_of(banks, sectors):
-    """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
-    if banks == 1:
-        return 0
-    sector = 0
-    while not (sectors >> sector) & 1:
-        sector += 1
-    return sector & (banks - 1)
-
-
 def enter_pipe(c, row, kind, line, sectors):
     """The next transaction enters the pipe of its bank; false while all its stages are taken."""
     m, l1d = c.machine, c.l1d
-    b = bank_of(row.banks, sectors)
+    b = accesses.dealt_to(m, row.banks, line, sectors)
     pipe = l1d.pipes[b]
     if pipe.count >= m.l1d_latency_cycles:
         return False
@@ -263,7 +253,7 @@ def enter_const(c, row, time):
             if not const_lookup(c, number, row.access, row.entry, time):
                 return False
             row.left = 0 if wide or upper else row.left & ~accesses.LOWER_HALF
-            row.entry += 1
+            row.entry += c.machine.const_access_cycles
         if not next_record(c, row):
             return True
 
@@ -307,7 +297,7 @@ def gets_through(c, row, time):
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
     line, _ = line_and_sectors(c.streams.records, row.record)
     ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
-    least = 1 if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
+    least = c.machine.const_access_cycles if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
     occupy(c, max(row.start + least, row.entry - 1 if ahead else row.entry))
     finish(c, row.access, 0, time)
     return True

@@ -90,7 +90,8 @@ MACHINE = record(
     "coalesced_bytes",  # 0: by the size of an element
     "block_launch_cycles dispatch_interval_units posted_stores partial_sectors",
     "shared_cycles const_hit_cycles l1d_latency_cycles",
-    "shared_pass_cycles lane_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
+    "shared_pass_cycles lane_cycles barrier_cycles barrier_warp_cycles const_access_cycles l1d_bank_by_line",
+    "retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "warp_banks",  # register banks that hold a warp's registers
@@ -157,6 +158,7 @@ SM = record(
     # the SM as a whole
     "turned",  # the latest cycle in which schedulers had their turn
     "port_wait",  # earliest cycle in which a port that was refused then is free
+    "barrier_free",  # when its barriers have counted all that have arrived
     "fifo_free",  # perfect memory: the response FIFO
     "fetch_blocked",  # the fetch stage looks nothing up before
     # real memory

@@ -143,6 +143,8 @@ def walk(gpu, first, stop):
     """The thread blocks `first` .. `stop` - 1, as many at once as the SMs hold, dealt to the SMs in turn."""
     m, sms, time = gpu.machine, gpu.sm, 0
     begin(gpu)
+    for n in range(m.sm_count):  # nothing is on its way: the SM's link has room for its first request
+        answer_all(context_of(gpu, n), time)
     while first < stop:
         count = min(m.sm_count * m.blocks_per_sm, stop - first)
         for k in range(count):

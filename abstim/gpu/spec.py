@@ -160,6 +160,7 @@ class Spec(HashedOnce):
     l1d_sectored: bool = _flag()
     l1d_banks: int = _power_of_two(4)
     l1d_dense_banks: int = _whole(0, 4)  # of accesses that need more than half of their sectors' bytes; 0: all
+    l1d_bank_by: str = _choice("sector", "line")  # what is dealt to the banks in turn
     l1d_bypass: bool = _flag()
     l1d_write: str = _choice("local_back", "evict", "through", "back")
     l1d_write_allocate: bool = _flag()
@@ -261,6 +262,9 @@ class Params:
     dram_activate_cycles: float = _number(0, 4096)
     dram_sector_cycles: float = _number(0, 64)
     block_launch_cycles: int = _whole(0, 4096)
+    barrier_cycles: int = _whole(0, 4096)  # from the last arrival until its warps may go on
+    barrier_warp_cycles: int = _whole(0, 64)  # which the SM's barriers take for each warp that arrives, one by one
+    const_access_cycles: int = _whole(1, 64)  # in which a line of constants keeps the load/store unit
     cluster_cycles: int = _whole(0, 4096)  # an arrival's way to another SM of its cluster
     dispatch_interval_cycles: float = _number(0, 64)  # of the GPU, from one thread block to the next
     launch_latency_cycles: int = _whole(0, 1_000_000)

@@ -191,7 +191,7 @@ class LoadStoreUnit:
             if p.left:
                 return
             least = max(32 // self.spec.load_store_lanes, p.what.passes * p.what.pass_cycles)
-            least = 1 if p.what.kind in CONST_KINDS else least
+            least = self.gpu.params.const_access_cycles if p.what.kind in CONST_KINDS else least
             self.free = max(p.start + least, p.last_entry)
             self.queue.popleft()
             p.part(0, time)
@@ -206,7 +206,7 @@ class LoadStoreUnit:
         elif what.passes == len(what.records):
             busy, result = what.held(what.passes), start + shared + what.late(what.passes)
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
-            busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
+            busy, result = self.gpu.params.const_access_cycles, start + self.gpu.pipeline.const_hit_cycles
         else:
             return None
         if what.kind not in CONST_KINDS and result > start + 1:
@@ -222,7 +222,7 @@ class LoadStoreUnit:
         past = p.what.kind == Kind.L2_LOAD and not self.spec.posted_stores and line < LOCAL_WINDOW_LINE
         if p.what.kind == Kind.GLOBAL_ATOMIC or passes or past:
             return self._passes_by(p, line, sectors)
-        bank = min(sectors) % p.what.banks()
+        bank = (line if self.spec.l1d_bank_by == "line" else min(sectors)) % p.what.banks()
         stages = self.gpu.params.l1d_latency_cycles
         if len(self.pipes[bank]) >= stages:
             return False
@@ -272,8 +272,8 @@ class LoadStoreUnit:
         if line.coming:
             p.waiting += 1
             line.waiting.append(p)
-        p.last_entry = p.entry
-        p.entry += 1
+        p.entry += self.gpu.params.const_access_cycles
+        p.last_entry = p.entry - 1
         return True
 
     def _constant_comes(self, line: Whole, due: int) -> None:

@@ -118,15 +118,17 @@ class Access:
     def entries(self) -> list[int]:
         """The cycle, from 0, in which each transaction enters the L1D: the first that finds its bank taken waits."""
         cycle, taken, found = -1, set(), []
-        for _, sectors in self.transactions():
-            banks = self._banks(sectors)
+        for line, sectors in self.transactions():
+            banks = self._banks(line, sectors)
             if not found or banks & taken:
                 cycle, taken = cycle + 1, set()
             taken |= banks
             found.append(cycle)
         return found
 
-    def _banks(self, sectors: list[int]) -> set[int]:
+    def _banks(self, line: int, sectors: list[int]) -> set[int]:
+        if self.gpu.spec.l1d_bank_by == "line":
+            return {line % self.banks()}
         banks = {s % self.banks() for s in sectors}
         return banks if self.banks() == 4 else {min(banks)}
 
@@ -153,7 +155,8 @@ class Memory:
         if access.kind in SHARED_KINDS:
             return access.shared_busy()
         if access.kind in CONST_KINDS:
-            return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
+            lines = 1 if self.gpu.spec.perfect_constant_cache else len(access.const_lines())
+            return 1 if access.is_idle else lines * self.gpu.params.const_access_cycles
         if access.passes == len(access.records):
             return access.held(access.passes)
         if access.kind == Kind.FENCE or access.is_idle:

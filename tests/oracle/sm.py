@@ -52,7 +52,7 @@ class Sm:
         self.later: list[Later] = []
         self.sent: list[tuple[int, int, int, int, int]] = []  # arrivals elsewhere: by whom, ranks on, where, and when
         self.accessed: Access | None = None  # by the instruction issued last
-        self.issued, self.last_fetched = 0, 0
+        self.issued, self.last_fetched, self.barrier_free = 0, 0, 0
         self.word_free: dict[int, dict[int, int]] = {}  # by block slot: when no loop changes each word any more
 
     # Rule 10
@@ -498,6 +498,7 @@ class Sm:
         self.follow(warp, i, kind, time)
         if kind == Kind.BARRIER:
             warp.at_barrier = True
+            self.barrier_free = max(self.barrier_free, time) + self.gpu.params.barrier_warp_cycles
             self.release_if_complete(warp, time)
 
     def follow_copies(self, warp: Warp, i: int, result: int, time: int) -> None:
@@ -576,7 +577,8 @@ class Sm:
         if all(w.at_barrier for w in running):
             for w in running:
                 w.at_barrier = False
-                w.not_before = max(w.not_before, time)
+                w.opens = max(self.barrier_free, time) + self.gpu.params.barrier_cycles
+                w.not_before = max(w.not_before, w.opens)
 
     def exit(self, warp: Warp, time: int) -> None:
         """The warp has issued its last instruction at `time`."""
