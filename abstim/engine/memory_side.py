@@ -149,7 +149,8 @@ def hand_over(gpu, n, until):
     if sm.issued_count:  # for want of room, maybe
         sm.memory_due = min(sm.memory_due, until + 1)
     if inbox.count:
-        sm.memory_due = min(sm.memory_due, rows[inbox.first - 1].due)
+        sm.below_due = min(sm.below_due, rows[inbox.first - 1].due)
+        sm.memory_due = min(sm.memory_due, sm.below_due)
     if sm.live > 0 and (sm.issued_count or inbox.count):
         sm.clock = min(sm.clock, max(sm.memory_due, until + 1))
 

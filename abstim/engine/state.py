@@ -157,7 +157,9 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     "collector_taken",  # last
-    "front",  # of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high
+    # Of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high, and how
+    # many are in collectors behind it
+    "front behind",
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     # The instruction that went through last, while one behind it may overtake it
     "instruction warp unit unit_before operands dispatched before number log_row",
@@ -167,7 +169,9 @@ SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number clock",
     "horizon",  # run no further: a thread block may come in then
-    "memory_due",  # real memory: when an access has something to do next, before which nobody looks
+    # Real memory: when an access has something to do next, before which nobody looks, and when a reply comes or a
+    # transaction meets the tags
+    "memory_due below_due",
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
     "asked drawn",  # rows of Shared.outbox that are in use, and those that drawn_slices.py has looked at
@@ -186,7 +190,7 @@ SM = record(
     "response_free",  # when, in units of rules.py, the next result of a reply may come
     ("accesses_unused waiters_unused", np.int64, 2),  # of L1D: the first given back, how many have ever been used
     "issued_first issued_count",  # of the ring of issued accesses
-    # Of sub-cores: the place in the ring, one too high, of what the load/store unit works on, or when it takes the next
+    # Of sub-cores: the place in the ring, one too high, of what the load/store unit works on or takes next, and when
     "at_unit next_start",
     "at_port",  # those that have no operand collector yet; where ports share them, of all kinds
     "mshrs_used consts_coming codes_coming latest_access",
