@@ -1,6 +1,8 @@
 """The load/store unit with real memory: instructions in order, transactions through the L1D pipes, replies
 (docs/timing-rules.md, rules 5 and 11). What is not known yet when an instruction is issued comes when it is."""
 
+import numpy as np
+
 from abstim.engine import accesses, state
 from abstim.engine import operand_collectors as collectors
 from abstim.engine.accesses import line_and_sectors, sectors_in
@@ -50,7 +52,7 @@ def with_collector(c, k, allocated):
         if c.l1d.issued[next_of_place(c, row)].access == row.access:
             leave_collector(c, row)
     elif ports.front:
-        ports.behind += 1
+        row.behind, ports.behind = ports.behind, k + 1
     else:
         stand_in_front(c, k)
 
@@ -96,23 +98,27 @@ def choose(c):
 
 
 def next_in_front(c, port):
-    """Nothing of a sub-core stands in front of the unit any more. Of its instructions in collectors one goes on: the
-    first that is free to, of several the one in the lowest collector (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu).
-    """
-    sm, best, first = c.sm, -1, state.NEVER
-    sm.ports[port].front = 0
-    if sm.ports[port].behind == 0:
-        return
-    free = sm.ports[port].start[0] * c.machine.register_file_ports
-    for n in range(sm.issued_count):
-        k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
-        row = c.l1d.issued[k]
-        if row.port == port and row.collected and not row.started:
-            step = max(row.operands, free)
-            if best < 0 or step < first or (step == first and row.number < c.l1d.issued[best].number):
-                best, first = k, step
-    sm.ports[port].behind -= 1
-    stand_in_front(c, best)
+    """Nothing of a sub-core stands in front of the unit any more: the first in a collector that is free to goes on, of
+    several the one in the lowest (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu)."""
+    ports, issued = c.sm.ports[port], c.l1d.issued
+    ports.front, free = 0, ports.start[0] * c.machine.register_file_ports
+    place, before, best, best_before = ports.behind, 0, 0, 0
+    while place:
+        if best == 0 or is_before(issued[place - 1], issued[best - 1], free):
+            best, best_before = place, before
+        before, place = place, np.int64(issued[place - 1].behind)
+    if best_before:
+        issued[best_before - 1].behind = issued[best - 1].behind
+    elif best:
+        ports.behind = np.int64(issued[best - 1].behind)
+    if best:
+        stand_in_front(c, best - 1)
+
+
+def is_before(row, other, free):
+    """Does an instruction leave its collector before another one, if none can before step `free`?"""
+    step, others = max(row.operands, free), max(other.operands, free)
+    return step < others or (step == others and row.number < other.number)
 
 
 def next_of_place(c, row):

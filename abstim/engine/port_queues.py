@@ -37,7 +37,7 @@ def fill_collectors(c, time):
     sm, ports = c.sm, c.machine.register_file_ports
     for step in range(time * ports, (time + 1) * ports):
         more = True
-        while more:
+        while more and sm.at_port:
             more = False
             for kind in (SP, SFU, MEM, TENSOR, DP, INT):
                 if sm.queued[kind]:

@@ -157,8 +157,8 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     "collector_taken",  # last
-    # Of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high, and how
-    # many are in collectors behind it
+    # Of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high, and one of
+    # those in collectors behind it
     "front behind",
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     # The instruction that went through last, while one behind it may overtake it
@@ -308,6 +308,7 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     ("collected", np.int32),  # 0: waits at the port for a collector
     ("banks", np.int32),  # of L1D that it may use
     ("lanes", np.int32),  # of an atomic on doubles, those that add to a sector
+    ("behind", np.int32),  # another one in a collector of the same sub-core
 )
 AT_PORT = record(  # an instruction that waits for one of the operand collectors that ports share
     "instruction warp port pool place",
