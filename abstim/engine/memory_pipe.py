@@ -90,7 +90,6 @@ def age(sm, k):
 def choose(c):
     """The unit is free for the next of those in front of it."""
     m = c.machine
-    c.sm.at_unit = 0
     for s in range(m.schedulers_per_sm):
         front = c.sm.ports[state.MEM * m.schedulers_per_sm + s].front
         if front:
@@ -320,10 +319,11 @@ def go_on(c, time):
     sm = c.sm
     if in_any_order(c.machine):
         while sm.at_unit and sm.next_start <= time and gets_through(c, c.l1d.issued[sm.at_unit - 1], time):
-            c.l1d.issued[sm.at_unit - 1].started = 2
-            choose(c)
+            c.l1d.issued[sm.at_unit - 1].started, sm.at_unit = 2, 0
             while sm.issued_count and c.l1d.issued[sm.issued_first].started == 2:
                 forget_oldest(sm)
+            if sm.issued_count:
+                choose(c)
     else:
         while sm.issued_count and gets_through(c, c.l1d.issued[sm.issued_first], time):
             forget_oldest(sm)
