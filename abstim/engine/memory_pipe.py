@@ -1,8 +1,6 @@
 """The load/store unit with real memory: instructions in order, transactions through the L1D pipes, replies
 (docs/timing-rules.md, rules 5 and 11). What is not known yet when an instruction is issued comes when it is."""
 
-import numpy as np
-
 from abstim.engine import accesses, state
 from abstim.engine import operand_collectors as collectors
 from abstim.engine.accesses import line_and_sectors, sectors_in
@@ -101,15 +99,14 @@ def next_in_front(c, port):
     several the one in the lowest (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu)."""
     ports, issued = c.sm.ports[port], c.l1d.issued
     ports.front, free = 0, ports.start[0] * c.machine.register_file_ports
-    place, before, best, best_before = ports.behind, 0, 0, 0
+    place, best, ports.behind = ports.behind, 0, 0
     while place:
+        following, other = issued[place - 1].behind, place
         if best == 0 or is_before(issued[place - 1], issued[best - 1], free):
-            best, best_before = place, before
-        before, place = place, np.int64(issued[place - 1].behind)
-    if best_before:
-        issued[best_before - 1].behind = issued[best - 1].behind
-    elif best:
-        ports.behind = np.int64(issued[best - 1].behind)
+            best, other = place, best
+        if other:  # which stays, in whatever order
+            issued[other - 1].behind, ports.behind = ports.behind, other
+        place = following
     if best:
         stand_in_front(c, best - 1)
 
@@ -398,11 +395,14 @@ def look_up(c, time):
 
 
 def come_back(c, request, time):
-    """A reply reaches what asked for it."""
-    count = sectors_in(request.sectors)
+    """A reply reaches what asked for it; true if a transaction that has been refused may find a miss register, a way or
+    room among those who wait that it has not found before."""
+    count, frees = sectors_in(request.sectors), c.sm.in_flight >= state.IN_FLIGHT
     c.sm.in_flight -= count
     if request.who == state.TO_LINE:
         fill(c, request.place, request.sectors, request.from_dram, time)
+        if c.machine.l1d_sectored or c.l1d.line[request.place].coming == 0:
+            frees = True
     elif request.who == state.TO_CODE:
         code_arrives(c, request.place, count, time)
     elif request.who == state.TO_ACCESS:
@@ -415,20 +415,20 @@ def come_back(c, request, time):
     elif request.who == state.TO_CONST:
         c.sm.consts_coming -= line_arrives(c, c.const, request.place, count, time)
     else:
-        line_arrives(c, c.texture, request.place, count, time)
+        frees |= line_arrives(c, c.texture, request.place, count, time)
+    return frees
 
 
 def receive(c, time):
     """Replies that are due."""
     shared = c.shared
     inbox, rows = shared.inbox[c.sm.number], shared.requests.rows
-    came = False
+    frees = False
     while inbox.count and rows[inbox.first - 1].due <= time:
         place = take(rows, inbox)
-        come_back(c, rows[place - 1], (rows[place - 1].due))
+        frees |= come_back(c, rows[place - 1], rows[place - 1].due)
         append(rows, shared.received[c.sm.number], place)
-        came = True
-    if came:
+    if frees:
         for b in range(c.machine.l1d_banks):
             c.l1d.pipes[b].retry = min(c.l1d.pipes[b].retry, time)
 

@@ -157,9 +157,7 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     "collector_taken",  # last
-    # Of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high, and one of
-    # those in collectors behind it
-    "front behind",
+    "front behind",  # of a sub-core's accesses that in front of the unit, and one in a collector: places in the ring
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     # The instruction that went through last, while one behind it may overtake it
     "instruction warp unit unit_before operands dispatched before number log_row",
@@ -169,9 +167,8 @@ SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number clock",
     "horizon",  # run no further: a thread block may come in then
-    # Real memory: when an access has something to do next, before which nobody looks, and when a reply comes or a
-    # transaction meets the tags
-    "memory_due below_due",
+    "memory_due",  # real memory: when an access has something to do next, before which nobody looks,
+    "below_due",  # and when a reply comes or a transaction meets the tags
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
     "asked drawn",  # rows of Shared.outbox that are in use, and those that drawn_slices.py has looked at
