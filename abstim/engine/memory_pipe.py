@@ -25,7 +25,7 @@ def issue_access(c, i, w, port, pool, time):
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = collectors.waits_at_port(m)
     if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.first_free(c, pool) < state.NEVER:
-        with_collector(c, row, collectors.collect(c, state.MEM, port, pool, time))
+        with_collector(c, at, collectors.collect(c, state.MEM, port, pool, time))
     elif waits:
         collectors.wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
     else:
@@ -33,21 +33,26 @@ def issue_access(c, i, w, port, pool, time):
         sm.ports[port].alloc[place] = state.NEVER
     row.end = accesses.move_past(c, w, i)
     row.lanes = accesses.lanes_a_sector(c, w, row.record, row.end) if c.code[i].fp64_atomic else 0
-    go_on(c, time)
+    if not in_any_order(m):
+        go_on(c, time)
     found = c.l1d.accesses[access - 1]
     return found.result if found.waiting == 0 else state.NEVER
 
 
-def with_collector(c, row, allocated):
-    """An instruction has an operand collector from step `allocated` on."""
-    access = c.l1d.accesses[row.access - 1]
+def with_collector(c, k, allocated):
+    """The instruction at place `k` of the ring has an operand collector from step `allocated` on."""
+    row = c.l1d.issued[k]
+    access, ports = c.l1d.accesses[row.access - 1], c.sm.ports[row.port]
     row.collected, row.number = 1, c.sm.ports[row.pool].collector_taken
     row.operands = collectors.read_operands(c, c.code[access.instruction], access.warp, allocated)
-    c.sm.ports[row.port].alloc[row.place] = collectors.cycle_of(c.machine, allocated)
-    if in_any_order(c.machine):
-        leave_next(c, row.port)
-    elif c.l1d.issued[next_of_place(c, row)].access == row.access:
-        leave_collector(c, row)
+    ports.alloc[row.place] = collectors.cycle_of(c.machine, allocated)
+    if not in_any_order(c.machine):
+        if c.l1d.issued[next_of_place(c, row)].access == row.access:
+            leave_collector(c, row)
+    elif ports.front:
+        row.behind, ports.behind = ports.behind, k + 1
+    else:
+        stand_in_front(c, k)
 
 
 def in_any_order(m):
@@ -55,39 +60,61 @@ def in_any_order(m):
     return m.sub_cores and collectors.waits_at_port(m) and m.port_width[state.MEM] == 1
 
 
-def leave_next(c, port):
-    """Of a sub-core's instructions in collectors one goes on, if none stands in front of the unit: the first that is
-    free to, of several the one in the lowest collector (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu)."""
-    sm, best, first = c.sm, -1, state.NEVER
-    if sm.ports[port].front:
-        return
-    free = sm.ports[port].start[0] * c.machine.register_file_ports
-    for n in range(sm.issued_count):
-        k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
-        row = c.l1d.issued[k]
-        if row.port == port and row.collected and not row.started:
-            step = max(row.operands, free)
-            if best < 0 or step < first or (step == first and row.number < c.l1d.issued[best].number):
-                best, first = k, step
-    if best >= 0:
-        sm.ports[port].front = best + 1
-        leave_collector(c, c.l1d.issued[best])
+def stand_in_front(c, k):
+    """An instruction of a sub-core leaves its collector, and stands in front of the unit: when it can start is known,
+    and later than now."""
+    row = c.l1d.issued[k]
+    c.sm.ports[row.port].front = k + 1
+    row.start = collectors.cycle_of(c.machine, leave_collector(c, row)) + 1
+    if offer(c, k):
+        c.sm.memory_due = min(c.sm.memory_due, c.sm.next_start)
 
 
-def next_at_unit(c, time):
+def offer(c, k):
     """Of those in front of the unit, one a sub-core, it takes the one that has issued first, as soon as one is there;
-    its place in the ring, -1 if that is after `time`."""
-    sm, m, best, age = c.sm, c.machine, -1, 0
-    free, sm.next_start = sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm]], state.NEVER
+    true if that is the one at place `k` of the ring, as far as is known."""
+    sm, start = c.sm, max(c.l1d.issued[k].start, c.sm.unit_free[unit_of(c.machine)])
+    if sm.at_unit and (start > sm.next_start or (start == sm.next_start and age(sm, k) > age(sm, sm.at_unit - 1))):
+        return False
+    sm.at_unit, sm.next_start = k + 1, start
+    return True
+
+
+def age(sm, k):
+    """How many have issued before the instruction at place `k` of the ring."""
+    return (k - sm.issued_first) & (state.ISSUED_ACCESSES - 1)
+
+
+def choose(c):
+    """The unit is free for the next of those in front of it."""
+    m = c.machine
     for s in range(m.schedulers_per_sm):
-        port = sm.ports[state.MEM * m.schedulers_per_sm + s]
-        if port.front:
-            step = max(c.l1d.issued[port.front - 1].operands, port.start[0] * m.register_file_ports)
-            start = max(collectors.cycle_of(m, step) + 1, free)
-            own = (port.front - 1 - sm.issued_first) & (state.ISSUED_ACCESSES - 1)
-            if start < sm.next_start or (start == sm.next_start and own < age):
-                best, age, sm.next_start = port.front - 1, own, start
-    return best if sm.next_start <= time else -1
+        front = c.sm.ports[state.MEM * m.schedulers_per_sm + s].front
+        if front:
+            offer(c, front - 1)
+
+
+def next_in_front(c, port):
+    """Nothing of a sub-core stands in front of the unit any more: the first in a collector that is free to goes on, of
+    several the one in the lowest (GPGPU-Sim 4.2, opndcoll_rfu_t::dispatch_ready_cu)."""
+    ports, issued = c.sm.ports[port], c.l1d.issued
+    ports.front, free = 0, ports.start[0] * c.machine.register_file_ports
+    place, best, ports.behind = ports.behind, 0, 0
+    while place:
+        following, other = issued[place - 1].behind, place
+        if best == 0 or is_before(issued[place - 1], issued[best - 1], free):
+            best, other = place, best
+        if other:  # which stays, in whatever order
+            issued[other - 1].behind, ports.behind = ports.behind, other
+        place = following
+    if best:
+        stand_in_front(c, best - 1)
+
+
+def is_before(row, other, free):
+    """Does an instruction leave its collector before another one, if none can before step `free`?"""
+    step, others = max(row.operands, free), max(other.operands, free)
+    return step < others or (step == others and row.number < other.number)
 
 
 def next_of_place(c, row):
@@ -101,20 +128,23 @@ def next_of_place(c, row):
 
 
 def leave_collector(c, row):
-    """An instruction leaves its collector once the one before it has left the place behind, on the way to the unit."""
+    """An instruction leaves its collector once the one before it has left the place behind, on the way to the unit;
+    returns the step."""
     sm, m = c.sm, c.machine
     step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
     c.collectors[row.pool, row.number] = step
+    return step
 
 
 def first_at_port(c, pool):
     """The oldest instruction that waits at its port for a collector, which is there now, leaves it."""
     sm = c.sm
-    for k in range(sm.issued_count):
-        row = c.l1d.issued[(sm.issued_first + k) & (state.ISSUED_ACCESSES - 1)]
+    for n in range(sm.issued_count):
+        k = (sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
+        row = c.l1d.issued[k]
         if row.collected == 0 and row.pool == pool:
             sm.ports[row.port].alloc[row.place] = row.issued  # those before it are gone from the port since
-            with_collector(c, row, collectors.collect(c, state.MEM, row.port, row.pool, row.issued))
+            with_collector(c, k, collectors.collect(c, state.MEM, row.port, row.pool, row.issued))
             sm.at_port -= 1
             return
 
@@ -123,15 +153,13 @@ def dispatch(c, row):
     """The next instruction starts, which is known once the one before it is through."""
     sm, m = c.sm, c.machine
     access = c.l1d.accesses[row.access - 1]
-    unit = m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]
     step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
-    row.start = max(collectors.cycle_of(m, step) + 1, sm.unit_free[unit])
+    row.start = max(collectors.cycle_of(m, step) + 1, sm.unit_free[unit_of(m)])
     sm.ports[row.port].start[row.place] = row.start
     row.started = 1
     behind = -1 if in_any_order(m) else next_of_place(c, row)
     if in_any_order(m):
-        sm.ports[row.port].front = 0
-        leave_next(c, row.port)
+        next_in_front(c, row.port)
     elif behind >= 0 and c.l1d.issued[behind].collected:
         leave_collector(c, c.l1d.issued[behind])
         if sm.at_port and not collectors.waits_at_port(m):
@@ -140,10 +168,14 @@ def dispatch(c, row):
         c.record.log[access.row - 1].start_cycle = row.start
 
 
+def unit_of(m):
+    """The load/store unit, by its number among an SM's units."""
+    return m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]
+
+
 def occupy(c, until):
     """The load/store unit takes the next instruction no earlier."""
-    m = c.machine
-    c.sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]] = until
+    c.sm.unit_free[unit_of(c.machine)] = until
 
 
 def begin(c, row, time):
@@ -185,6 +217,8 @@ def enter_pipe(c, row, kind, line, sectors):
     stage = l1d.transactions[b, at if at < m.l1d_latency_cycles else at - m.l1d_latency_cycles]
     stage.due, stage.line, stage.sectors = row.entry + m.l1d_latency_cycles, line, sectors
     stage.access, stage.kind, stage.words = row.access, kind, accesses.words_at(m, c.streams.words, row.record)
+    if pipe.count == 0:
+        c.sm.below_due = min(c.sm.below_due, stage.due)
     pipe.count += 1
     l1d.accesses[row.access - 1].waiting += 1
     return True
@@ -269,19 +303,24 @@ def enter(c, row, time):
 @outlined
 def go_on(c, time):
     """Instructions start and enter, as far as that is known at `time`; the unit has changed, or replies have come."""
-    sm, more = c.sm, True
-    while more and sm.issued_count:
-        k = sm.issued_first
-        if in_any_order(c.machine):
-            k = sm.at_unit - 1 if sm.at_unit else next_at_unit(c, time)
-            sm.at_unit = k + 1
-        more = k >= 0 and gets_through(c, c.l1d.issued[k], time)
-        if more:
-            c.l1d.issued[k].started, sm.at_unit = 2, 0
-        while sm.issued_count and c.l1d.issued[sm.issued_first].started == 2:
-            sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
-            sm.issued_count -= 1
+    sm = c.sm
+    if in_any_order(c.machine):
+        while sm.at_unit and sm.next_start <= time and gets_through(c, c.l1d.issued[sm.at_unit - 1], time):
+            c.l1d.issued[sm.at_unit - 1].started, sm.at_unit = 2, 0
+            while sm.issued_count and c.l1d.issued[sm.issued_first].started == 2:
+                forget_oldest(sm)
+            if sm.issued_count:
+                choose(c)
+    else:
+        while sm.issued_count and gets_through(c, c.l1d.issued[sm.issued_first], time):
+            forget_oldest(sm)
     sm.memory_due = next_memory_event(c, time)
+
+
+def forget_oldest(sm):
+    """The instruction that has issued first is through with the unit."""
+    sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
+    sm.issued_count -= 1
 
 
 def gets_through(c, row, time):
@@ -346,11 +385,14 @@ def look_up(c, time):
 
 
 def come_back(c, request, time):
-    """A reply reaches what asked for it."""
-    count = sectors_in(request.sectors)
+    """A reply reaches what asked for it; true if a transaction that has been refused may find a miss register, a way or
+    room among those who wait that it has not found before."""
+    count, frees = sectors_in(request.sectors), c.sm.in_flight >= state.IN_FLIGHT
     c.sm.in_flight -= count
     if request.who == state.TO_LINE:
         fill(c, request.place, request.sectors, request.from_dram, time)
+        if c.machine.l1d_sectored or c.l1d.line[request.place].coming == 0:
+            frees = True
     elif request.who == state.TO_CODE:
         code_arrives(c, request.place, count, time)
     elif request.who == state.TO_ACCESS:
@@ -363,20 +405,20 @@ def come_back(c, request, time):
     elif request.who == state.TO_CONST:
         c.sm.consts_coming -= line_arrives(c, c.const, request.place, count, time)
     else:
-        line_arrives(c, c.texture, request.place, count, time)
+        frees |= line_arrives(c, c.texture, request.place, count, time)
+    return frees
 
 
 def receive(c, time):
     """Replies that are due."""
     shared = c.shared
     inbox, rows = shared.inbox[c.sm.number], shared.requests.rows
-    came = False
+    frees = False
     while inbox.count and rows[inbox.first - 1].due <= time:
         place = take(rows, inbox)
-        come_back(c, rows[place - 1], (rows[place - 1].due))
+        frees |= come_back(c, rows[place - 1], rows[place - 1].due)
         append(rows, shared.received[c.sm.number], place)
-        came = True
-    if came:
+    if frees:
         for b in range(c.machine.l1d_banks):
             c.l1d.pipes[b].retry = min(c.l1d.pipes[b].retry, time)
 
@@ -384,13 +426,15 @@ def receive(c, time):
 @outlined
 def memory_stage(c, time):
     """What memory does for an SM in a cycle in which it has something to do, before its schedulers have their turn."""
-    receive(c, time)
-    look_up(c, time)
+    if c.sm.below_due <= time:
+        receive(c, time)
+        look_up(c, time)
+        c.sm.below_due = next_below(c, time)
     go_on(c, time)
 
 
-def next_memory_event(c, time):
-    """The next cycle after `time` in which an access has something to do."""
+def next_below(c, time):
+    """The next cycle after `time` in which a reply comes or a transaction meets the tags, as far as is known."""
     following, inbox = state.NEVER, c.shared.inbox[c.sm.number]
     if inbox.count:
         following = c.shared.requests.rows[inbox.first - 1].due
@@ -398,10 +442,16 @@ def next_memory_event(c, time):
         pipe = c.l1d.pipes[b]
         if pipe.count:
             following = min(following, max(pipe.retry, c.l1d.transactions[b, pipe.first].due))
-    if c.sm.issued_count:
-        row = c.l1d.issued[c.sm.at_unit - 1 if in_any_order(c.machine) and c.sm.at_unit else c.sm.issued_first]
-        if in_any_order(c.machine) and not c.sm.at_unit:
-            following = min(following, c.sm.next_start)
-        elif row.started and row.entry > time:
+    return max(following, time + 1)
+
+
+def next_memory_event(c, time):
+    """The next cycle after `time` in which an access has something to do."""
+    sm, following = c.sm, c.sm.below_due
+    if sm.issued_count:
+        row = c.l1d.issued[sm.at_unit - 1 if in_any_order(c.machine) and sm.at_unit else sm.issued_first]
+        if row.started and row.entry > time:
             following = min(following, row.entry)
+        elif in_any_order(c.machine) and sm.at_unit and not row.started:
+            following = min(following, sm.next_start)
     return max(following, time + 1)

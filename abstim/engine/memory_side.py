@@ -9,7 +9,7 @@ from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.state import FETCHED, NEVER, NOBODY, TO_ACCESS
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
-from functional.jit.marked import members, outlined
+from functional.jit.marked import members, outlined, vectors
 from functional.traces.line_record import words_of
 
 
@@ -87,7 +87,7 @@ def collect_requests(shared, until):
     shared.clock[0] = max(time, until + 1)
 
 
-@outlined
+@vectors
 def earliest(times):
     """The first of some cycles."""
     following = NEVER
@@ -149,7 +149,8 @@ def hand_over(gpu, n, until):
     if sm.issued_count:  # for want of room, maybe
         sm.memory_due = min(sm.memory_due, until + 1)
     if inbox.count:
-        sm.memory_due = min(sm.memory_due, rows[inbox.first - 1].due)
+        sm.below_due = min(sm.below_due, rows[inbox.first - 1].due)
+        sm.memory_due = min(sm.memory_due, sm.below_due)
     if sm.live > 0 and (sm.issued_count or inbox.count):
         sm.clock = min(sm.clock, max(sm.memory_due, until + 1))
 

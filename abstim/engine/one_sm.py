@@ -25,7 +25,7 @@ def next_event(c, time, issued):
         following = min(following, sm.port_wait)
     if sm.wheel_used:
         following = min(following, next_on_wheel(sm, time))
-    if waits_at_port(m) and sm.at_port:
+    if waits_at_port(m) and sm.at_port and following > time + 1:
         following = min(following, next_collector(c, time))
     return following if m.perfect_memory else min(following, sm.memory_due)
 

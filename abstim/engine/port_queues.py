@@ -17,8 +17,9 @@ def leave_port(c, kind, row, step, time):
     sm.ports[row.pool].waiting -= 1
     sm.at_port -= 1
     if kind == MEM:
-        memory_pipe.with_collector(c, c.l1d.issued[row.issued], step)
-        memory_pipe.go_on(c, time)
+        memory_pipe.with_collector(c, row.issued, step)
+        if not memory_pipe.in_any_order(c.machine):
+            memory_pipe.go_on(c, time)
         return
     result = with_collector(c, i, w, row.port, row.pool, row.place, step)
     if row.log_row:
@@ -36,7 +37,7 @@ def fill_collectors(c, time):
     sm, ports = c.sm, c.machine.register_file_ports
     for step in range(time * ports, (time + 1) * ports):
         more = True
-        while more:
+        while more and sm.at_port:
             more = False
             for kind in (SP, SFU, MEM, TENSOR, DP, INT):
                 if sm.queued[kind]:

@@ -95,28 +95,29 @@ def write_results(c, w, row, result):
 
 def registers_free(c, w, row):
     """Cycle from which nothing holds up an instruction of warp `w` at the scoreboard."""
-    free = 0
+    last = 0
     for k in (0, 1, 2, 3):
-        free = max(free, free_from(c.scoreboard[w, row.first_waits[k]]))
+        last = max(last, c.scoreboard[w, row.first_waits[k]])
     for k in range(row.waits_at, row.waits_end):
-        free = max(free, free_from(c.scoreboard[w, c.streams.operands[k]]))
-    return free
+        last = max(last, c.scoreboard[w, c.streams.operands[k]])
+    return free_from(last)
+
+
+def later(entry, last):
+    """The later of two entries, of the same cycle the last."""
+    return entry if entry > last | LAST_ORIGIN else last
 
 
 def make_ready(c, w, front_end, time):
     """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
     sm, row = c.sm, c.code[c.sm.warps.pc[w]]
-    latest = entry_of(max(front_end, sm.warps.not_before[w]), LAST_ORIGIN)  # as an entry: no later one of its cycle
-    last = entry_of(0, FROM_NEAR if sm.warps.not_before[w] > front_end else FROM_ALU)
+    not_before = sm.warps.not_before[w]
+    last = entry_of(max(front_end, not_before), FROM_NEAR if not_before > front_end else FROM_ALU)
     for k in (0, 1, 2, 3):
-        entry = c.scoreboard[w, row.first_waits[k]]
-        last = entry if entry > latest else last
-        latest = max(latest, entry | LAST_ORIGIN)
+        last = later(c.scoreboard[w, row.first_waits[k]], last)
     for k in range(row.waits_at, row.waits_end):
-        entry = c.scoreboard[w, c.streams.operands[k]]
-        last = entry if entry > latest else last
-        latest = max(latest, entry | LAST_ORIGIN)
-    ready = sm.warps.ready[w] = free_from(latest)
+        last = later(c.scoreboard[w, c.streams.operands[k]], last)
+    ready = sm.warps.ready[w] = free_from(last)
     if origin_of(last) != FROM_ALU:
         sm.memory |= bit(w)
     else:

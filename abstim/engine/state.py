@@ -138,7 +138,7 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     "collector_taken",  # last
-    "front",  # of a sub-core's load/store port: what stands in front of the unit, its place in the ring, one too high
+    "front behind",  # of a sub-core's accesses that in front of the unit, and one in a collector: places in the ring
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     # The instruction that went through last, while one behind it may overtake it
     "instruction warp unit unit_before operands dispatched before number log_row",
@@ -148,7 +148,8 @@ SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number clock",
     "horizon",  # run no further: a thread block may come in then
-    "memory_due",  # real memory: when an access has something to do next, before which nobody looks
+    "memory_due",  # real memory: when an access has something to do next, before which nobody looks,
+    "below_due",  # and when a reply comes or a transaction meets the tags
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
     "asked drawn",  # rows of Shared.outbox that are in use, and those that drawn_slices.py has looked at
@@ -168,7 +169,7 @@ SM = record(
     "response_free",  # when, in units of rules.py, the next result of a reply may come
     ("accesses_unused waiters_unused", np.int64, 2),  # of L1D: the first given back, how many have ever been used
     "issued_first issued_count",  # of the ring of issued accesses
-    # Of sub-cores: the place in the ring, one too high, of what the load/store unit works on, or when it takes the next
+    # Of sub-cores: the place in the ring, one too high, of what the load/store unit works on or takes next, and when
     "at_unit next_start",
     "at_port",  # those that have no operand collector yet; where ports share them, of all kinds
     "mshrs_used consts_coming codes_coming latest_access",
@@ -280,6 +281,7 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     ("collected", np.int32),  # 0: waits at the port for a collector
     ("banks", np.int32),  # of L1D that it may use
     ("lanes", np.int32),  # of an atomic on doubles, those that add to a sector
+    ("behind", np.int32),  # another one in a collector of the same sub-core
 )
 AT_PORT = record(  # an instruction that waits for one of the operand collectors that ports share
     "instruction warp port pool place",

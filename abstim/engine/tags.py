@@ -3,7 +3,7 @@ columns of Tags, L1D or L2 (state.py); a set is `ways` places from `first` on.""
 
 import numpy as np
 
-from functional.jit.marked import outlined, zero
+from functional.jit.marked import vectors, zero
 
 DROPPED = -1  # in place of a tag
 MANY_WAYS = 32  # from here on several are looked at at once
@@ -19,7 +19,7 @@ def find(tag, first, ways, line):
     return -1
 
 
-@outlined
+@vectors
 def find_among_many(tag, first, ways, line):
     """The same without a way out of the loop, which is compiled to vectors."""
     found = np.int64(-1)
@@ -39,7 +39,7 @@ def victim(last_use, first, ways):
     return best
 
 
-@outlined
+@vectors
 def victim_of_many(last_use, first, ways):
     """The same: when it was used, and then which it is."""
     least, best = np.int64(last_use[first]), first

@@ -35,13 +35,14 @@ class Module:
 
     def tag(self, of: Any) -> str:
         """Metadata of loads and stores of what does not overlap with what has another tag."""
-        number = 2 + 2 * self._tags.setdefault(of, len(self._tags))
+        number = 4 + 2 * self._tags.setdefault(of, len(self._tags))
         return f", !tbaa !{number + 1}"
 
     def text(self) -> str:
         """The module."""
-        tags = ['!0 = !{!"memory"}', "!1 = !{}"]
-        for number in range(2, 2 + 2 * len(self._tags), 2):
+        tags = ['!0 = !{!"memory"}', "!1 = !{}", '!2 = !{!"llvm.loop.vectorize.enable", i1 true}']
+        tags.append("!3 = distinct !{!3, !2}")
+        for number in range(4, 4 + 2 * len(self._tags), 2):
             tags += [f'!{number} = !{{!"t{number}", !0, i64 0}}', f"!{number + 1} = !{{!{number}, !{number}, i64 0}}"]
         return "\n".join([*sorted(self.declarations), *self.texts, *tags, ""])
 

@@ -181,7 +181,7 @@ def assembled(text: str, passes: tuple[str, ...] = (), level: int = 1) -> bytes:
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple, module.data_layout = host.triple, str(host.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=1)
-    options.loop_unrolling = options.loop_vectorization = False  # loops are short, or what they do is long
+    options.loop_unrolling = options.loop_vectorization = False  # others are short, or what they do is long
     builder = llvm.create_pass_builder(host, options)
     manager = llvm.create_new_module_pass_manager() if passes else builder.getModulePassManager()
     for name in passes:

@@ -181,6 +181,7 @@ class Marked:
     """A function to be compiled; called from Python, it is run as Python."""
 
     symbol, inline = "", False  # its name in the object file, if it has one there; is it always a part of its callers?
+    loops = ""  # metadata of those that go over a range
 
     def __init__(self, function: Callable[..., Any], outlined: bool = False) -> None:
         self.function, self.outlined = function, outlined
@@ -195,6 +196,13 @@ class Marked:
 def outlined(function: Callable[..., Any]) -> Any:
     """Decorator: stays a function, because it runs long or is called from many places."""
     return Marked(function, True)
+
+
+def vectors(function: Callable[..., Any]) -> Any:
+    """Decorator: stays a function, and its loops over a range are made into vectors, as no others are."""
+    marked = Marked(function, True)
+    marked.loops = ", !llvm.loop !3"
+    return marked
 
 
 class Operation:

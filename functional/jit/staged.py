@@ -251,7 +251,7 @@ class Body(Memory):
         if self.open:
             following = self.new(f"add i64 {at.name}, {self.number(step)}")
             self.do(f"store i64 {following}, ptr {place}")
-            self.jump(head)
+            self.end(f"br label %{head}{self.function.loops}", head)
         self.label(after)
 
     def go_through(self, name: str, whole: Word, nodes: Iterable[ast.stmt]) -> None:
