@@ -45,7 +45,7 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
     if rng.random() < 0.2:
         changes |= WRITES[rng.integers(len(WRITES))] | {"l1d_write_allocate": bool(rng.random() < 0.5)}
     changes |= {"barrier_cycles": int(rng.choice([0, 12])), "barrier_warp_cycles": int(rng.choice([0, 2]))}
-    changes |= {"const_access_cycles": int(rng.choice([1, 2])), "l1d_bank_by": str(rng.choice(["sector", "line"]))}
+    changes["const_access_cycles"] = int(rng.choice([1, 2]))
     return changed(load_gpu(name), changes, name)
 
 

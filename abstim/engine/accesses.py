@@ -156,25 +156,13 @@ def banks_of(m, records, first, end, access_bytes):
     return m.l1d_banks if sectors >= 2 * access_bytes else m.l1d_dense_banks
 
 
-def dealt_to(m, banks, line, sectors):
-    """The L1D bank that a transaction enters: its first sector, or its line, dealt to the banks in turn."""
-    if m.l1d_bank_by_line:
-        return line & (banks - 1)
-    sector = 0
-    while not (sectors >> sector) & 1:
-        sector += 1
-    return sector & (banks - 1)
-
-
-def enter_next(m, banks, busy, line, left, size):
+def enter_next(banks, busy, left, size):
     """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
-    are `left` of a record of `line`. Each of the `banks` banks takes a transaction a cycle."""
+    are `left` of a line record. Sectors go round the `banks` banks, each of which takes a transaction a cycle."""
     sectors = next_transaction(left, size)
     if banks == 1:
         return sectors, 1, 0
-    bank = 1 << dealt_to(m, banks, line, sectors)
-    if not m.l1d_bank_by_line:
-        bank = sectors if banks == 4 else (1 if sectors & 5 else 2)
+    bank = sectors if banks == 4 else (1 if sectors & 5 else 2)
     return (sectors, 1, bank) if busy & bank else (sectors, 0, busy | bank)
 
 
@@ -202,7 +190,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
         if is_phase(line):
             continue
         while left:
-            sectors, later, busy = enter_next(m, banks, busy, line, left, size)
+            sectors, later, busy = enter_next(banks, busy, left, size)
             left &= ~sectors
             count += later
     return max(count, passing, m.lane_cycles) if count else count

@@ -143,7 +143,7 @@ def touching(gpu: Gpu) -> tuple:
     """What of a GPU decides how long an access holds the load/store unit."""
     spec = gpu.spec
     caches = spec.coalescing, spec.l1d_banks, spec.l1d_dense_banks, spec.const_line_bytes, spec.perfect_constant_cache
-    return *caches, spec.shared_bytes_per_cycle, spec.load_store_lanes, spec.l1d_bank_by, gpu.params.const_access_cycles
+    return *caches, spec.shared_bytes_per_cycle, spec.load_store_lanes, gpu.params.const_access_cycles
 
 
 @lru_cache(maxsize=128)
@@ -197,7 +197,6 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
         "policy": NUMBER_OF_POLICY[spec.scheduler], "walks_by_slot": POLICIES[spec.scheduler].by_slot,
         "fetch_line_log2": _log2(pipeline.fetch_line_instructions), "l1d_set_lines": spec.l1d_ways,
         "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
-        "l1d_bank_by_line": spec.l1d_bank_by == "line",
         "l1d_write": state.L1D_WRITES.index(spec.l1d_write), "l1d_fifo": spec.l1d_replacement == "fifo",
         "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
         "shared_pass_cycles": BANKS * BANK_BYTES // spec.shared_bytes_per_cycle,

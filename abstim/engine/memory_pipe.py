@@ -203,10 +203,20 @@ def begin(c, row, time):
     return False
 
 
+def bank_of(banks, sectors):
+    """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
+    if banks == 1:
+        return 0
+    sector = 0
+    while not (sectors >> sector) & 1:
+        sector += 1
+    return sector & (banks - 1)
+
+
 def enter_pipe(c, row, kind, line, sectors):
     """The next transaction enters the pipe of its bank; false while all its stages are taken."""
     m, l1d = c.machine, c.l1d
-    b = accesses.dealt_to(m, row.banks, line, sectors)
+    b = bank_of(row.banks, sectors)
     pipe = l1d.pipes[b]
     if pipe.count >= m.l1d_latency_cycles:
         return False

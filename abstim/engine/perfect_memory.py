@@ -149,7 +149,7 @@ def global_result(c, w, i, first, end, start):
             continue
         line = accesses.line_for(m, line, c.sm.number, w)
         while left:
-            sectors, later, busy = accesses.enter_next(m, banks, busy, line, left, size)
+            sectors, later, busy = accesses.enter_next(banks, busy, left, size)
             left &= ~sectors
             time += later
             done = max(done, came(c, w, i, time, transaction(c, kind, line, time, sectors)))

@@ -90,7 +90,7 @@ MACHINE = record(
     "coalesced_bytes",  # 0: by the size of an element
     "block_launch_cycles dispatch_interval_units posted_stores partial_sectors",
     "shared_cycles const_hit_cycles l1d_latency_cycles",
-    "shared_pass_cycles lane_cycles barrier_cycles barrier_warp_cycles const_access_cycles l1d_bank_by_line",
+    "shared_pass_cycles lane_cycles barrier_cycles barrier_warp_cycles const_access_cycles",
     "retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,

@@ -160,7 +160,6 @@ class Spec(HashedOnce):
     l1d_sectored: bool = _flag()
     l1d_banks: int = _power_of_two(4)
     l1d_dense_banks: int = _whole(0, 4)  # of accesses that need more than half of their sectors' bytes; 0: all
-    l1d_bank_by: str = _choice("sector", "line")  # what is dealt to the banks in turn
     l1d_bypass: bool = _flag()
     l1d_write: str = _choice("local_back", "evict", "through", "back")
     l1d_write_allocate: bool = _flag()

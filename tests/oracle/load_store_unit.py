@@ -222,7 +222,7 @@ class LoadStoreUnit:
         past = p.what.kind == Kind.L2_LOAD and not self.spec.posted_stores and line < LOCAL_WINDOW_LINE
         if p.what.kind == Kind.GLOBAL_ATOMIC or passes or past:
             return self._passes_by(p, line, sectors)
-        bank = (line if self.spec.l1d_bank_by == "line" else min(sectors)) % p.what.banks()
+        bank = min(sectors) % p.what.banks()
         stages = self.gpu.params.l1d_latency_cycles
         if len(self.pipes[bank]) >= stages:
             return False

@@ -118,17 +118,15 @@ class Access:
     def entries(self) -> list[int]:
         """The cycle, from 0, in which each transaction enters the L1D: the first that finds its bank taken waits."""
         cycle, taken, found = -1, set(), []
-        for line, sectors in self.transactions():
-            banks = self._banks(line, sectors)
+        for _, sectors in self.transactions():
+            banks = self._banks(sectors)
             if not found or banks & taken:
                 cycle, taken = cycle + 1, set()
             taken |= banks
             found.append(cycle)
         return found
 
-    def _banks(self, line: int, sectors: list[int]) -> set[int]:
-        if self.gpu.spec.l1d_bank_by == "line":
-            return {line % self.banks()}
+    def _banks(self, sectors: list[int]) -> set[int]:
         banks = {s % self.banks() for s in sectors}
         return banks if self.banks() == 4 else {min(banks)}
 
