@@ -250,7 +250,8 @@ def test_more_warps_than_slots_are_refused():
 def test_what_a_profiler_flushes_leaves_code():
     data, nothing = (run("pathfinder", *GPUS["real"], flush=flush) for flush in ("data", "all"))
     kept, cold = (each.launches[0].caches for each in (data, nothing))
-    assert kept["l1i_misses"] == 0 < cold["l1i_misses"] and kept["dram_reads"] > 0.9 * cold["dram_reads"]
+    assert kept["l1i_misses"] == cold["l1i_misses"] > 0  # which L2 answers
+    assert 0.9 * cold["dram_reads"] < kept["dram_reads"] < cold["dram_reads"]
     assert data.totals["cycles"] < nothing.totals["cycles"]
 
 

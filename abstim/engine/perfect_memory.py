@@ -121,7 +121,7 @@ def came(c, w, i, hit, result):
 
 
 def const_result(c, w, i, first, end, start):
-    """The same of a parameter or constant load: one line a cycle."""
+    """The same of a parameter or constant load: a line every `const_access_cycles`."""
     m = c.machine
     time, done, wide = start + m.const_hit_cycles, start, m.const_line_bytes >= LINE_BYTES
     for k in range(end - 1, first - 1, -1):
@@ -129,7 +129,7 @@ def const_result(c, w, i, first, end, start):
         for half in range(1 if wide else 2):
             if wide or (sectors >> (2 * half)) & accesses.LOWER_HALF:
                 done = max(done, came(c, w, i, time, const_line(c, line if wide else 2 * line + half, time)))
-                time += 1
+                time += m.const_access_cycles
     return time - start - m.const_hit_cycles, done
 
 

@@ -181,8 +181,9 @@ class Memory:
     def _constant(self, access: Access, hit: int) -> int:
         if self.gpu.spec.perfect_constant_cache:
             return hit
-        lines = enumerate(access.const_lines())
-        return max(self._written(self._cached(self.const, line, hit + k), hit + k) for k, line in lines)
+        each = self.gpu.params.const_access_cycles
+        lines = [(line, hit + k * each) for k, line in enumerate(access.const_lines())]
+        return max(self._written(self._cached(self.const, line, time), time) for line, time in lines)
 
     def _written(self, result: int, hit: int) -> int:
         """A result, which is written to the register file unless it is the hit's."""
