@@ -165,9 +165,9 @@ def _rows(
 
 def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, found: tuple[Any, ...]) -> AnalyticLaunch:
     """What a PREDICTION says, in the terms of `--json`."""
-    cycles, bounds, _, _, l1d, l2, *counters = found
+    cycles, bounds, _, _, l1d, l2, *rest = found
     facts = launch_facts(session, number, session.launch(number), trace, gpu, max(1, round(cycles)))
-    caches = dict(zip(COUNTERS, map(int, counters), strict=False))
+    caches = dict(zip(COUNTERS, map(int, rest[: len(COUNTERS)]), strict=True))
     moved = {"l2_bytes": SECTOR_BYTES * caches["l2_accesses"], "dram_read_bytes": SECTOR_BYTES * caches["dram_reads"]}
     bounds_cycles = dict(zip(BOUNDS, bounds.tolist(), strict=True))
     return AnalyticLaunch(

@@ -25,7 +25,7 @@ from abstim.session.result import LaunchResult
 from abstim.session.session import Session
 from abstim.session.side_by_side import kernel_of
 from abstim.session.turns import order_note, turns_of
-from abstim.session.warm_up import Flushed
+from abstim.session.warm_up import Flushed, bring_code
 from abstim.targets.execution import Execution, default_budget, is_ordered
 from functional.arrays import UInt8
 from functional.errors import InputError, note
@@ -128,8 +128,7 @@ class LaunchTimer:
             caches = self._before if self.in_order else Caches()
             for one in [x for x in operations if x.launch is not None and policy.flush == "data"]:
                 self._hold(one.launch, one.trace)
-                self._session.warm_code(0, self.gpus[0], caches)
-                caches.flush("l1")
+                bring_code(self._session, 0, self.gpus[0], caches)
             time_together(operations, self._kernel, self.gpus[0], caches)
         elif self.in_order:
             self._before = replace(policy.caches)

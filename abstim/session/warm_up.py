@@ -33,6 +33,12 @@ class WarmUp:
         """A launch has run to its end."""
 
 
+def bring_code(session: Session, number: int, gpu: Gpu, caches: Caches) -> None:
+    """A launch will find its code and constants in L2, where a profiler leaves them; no SM has them yet."""
+    session.warm_code(number, gpu, caches)
+    caches.flush("l1")
+
+
 @dataclass
 class Flushed(WarmUp):
     """Caches are kept from launch to launch, but for those flushed before each: `--flush`, one of FLUSHES."""
@@ -49,8 +55,7 @@ class Flushed(WarmUp):
         if self.flush == "data":
             caches = Caches()
             for each in (number, *beside):
-                session.warm_code(each, gpu, caches)
-            caches.flush("l1")  # a launch finds its code in L2, and no SM has it yet
+                bring_code(session, each, gpu, caches)
             return caches
         if not self.in_order:
             return None
