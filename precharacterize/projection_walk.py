@@ -3,7 +3,7 @@
 import numpy as np
 
 from functional.jit.marked import ones
-from functional.traces.line_record import line_of, more_follow
+from functional.traces.line_record import MORE, line_of, more_follow
 from precharacterize.timed_code import Mode
 
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
@@ -133,8 +133,9 @@ def write_passes(given, rules, scratch, made, access, fill):
 
 
 def gather(given, rules, scratch, made, access):
-    """Records of the accesses that one is made of, one behind the other; returns how many."""
-    count = 0
+    """Records of the accesses that one is made of, one behind the other; returns how many, and how many addresses of
+    constants, of which each has a record, although it be an empty one."""
+    count, addresses = 0, 0
     for s in range(rules.accesses[access, 1], rules.accesses[access, 2]):
         event = scratch.found[rules.sources[s, 0]]
         if event == NOWHERE:
@@ -144,11 +145,14 @@ def gather(given, rules, scratch, made, access):
             continue
         if rules.accesses[access, 0] != CONSTANTS:
             match(scratch, made, number, 0)
-        for k in range(scratch.record_start[number], scratch.record_start[number + 1]):
-            if count < len(scratch.gathered):
+        first, end = scratch.record_start[number], scratch.record_start[number + 1]
+        if rules.accesses[access, 0] == CONSTANTS:
+            addresses = max(addresses, end - first)
+        for k in range(first, end):
+            if count < len(scratch.gathered) and (not addresses or given.records[k] > MORE):
                 scratch.gathered[count] = given.records[k]
                 count += 1
-    return count
+    return count, addresses
 
 
 def merge(gathered, count):
@@ -173,16 +177,15 @@ def merge(gathered, count):
 
 def write_records(given, rules, scratch, made, access, fill):
     """Line records of an access; an empty one if no event of the trace made it."""
-    count = gather(given, rules, scratch, made, access)
+    count, addresses = gather(given, rules, scratch, made, access)
     several = rules.accesses[access, 2] - rules.accesses[access, 1] > 1
     if count > 1 and (several or rules.accesses[access, 0] == ONCE_A_LINE):
         count = merge(scratch.gathered, count)
-    if count == 0:
-        scratch.gathered[0] = 0
-        count = 1
-    for k in range(count):
+    least = max(1, addresses)
+    for k in range(max(count, least)):
         if fill:
-            made.records[made.at[1]] = scratch.gathered[k]
+            more = MORE if k + 1 < least else 0
+            made.records[made.at[1]] = scratch.gathered[k] | more if k < count else more
         made.at[1] += 1
 
 

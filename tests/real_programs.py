@@ -46,6 +46,7 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
         changes |= WRITES[rng.integers(len(WRITES))] | {"l1d_write_allocate": bool(rng.random() < 0.5)}
     changes |= {"barrier_cycles": int(rng.choice([0, 12])), "barrier_warp_cycles": int(rng.choice([0, 2]))}
     changes["const_access_cycles"] = int(rng.choice([1, 2]))
+    changes["const_address_cycles"] = int(rng.choice([0, 0, 2, 3]))
     return changed(load_gpu(name), changes, name)
 
 

@@ -6,6 +6,7 @@ import csv
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ptx_kernels import HEADER, entry
 
@@ -140,3 +141,33 @@ def test_the_first_cycles_are_the_references(
     (tmp_path / "k.ptx").write_text(f"{HEADER}.visible .entry k(.param .u64 x) {{ {registers} {body} ret; }}")
     session = open_session(ptx_case(str(tmp_path / "k.ptx"), "", [blocks], [threads], ["buf:u32:16384"]))
     assert abs(abstim.run(session, load_gpu(gpu)).totals["cycles"] - cycles) <= 1
+
+
+CONSTANTS = """
+.const .align 4 .u32 c[64] = {1, 2, 3};
+.visible .entry k(.param .u32 distinct, .param .u64 out) {
+.reg .b32 %r<6>; .reg .b64 %rd<4>; .reg .pred %p;
+ld.param.u32 %r1, [distinct]; ld.param.u64 %rd1, [out];
+mov.u32 %r2, %laneid; rem.u32 %r2, %r2, %r1; mov.u64 %rd2, c; mul.wide.u32 %rd3, %r2, 4; add.u64 %rd2, %rd2, %rd3;
+mov.u32 %r3, 0; mov.u32 %r4, 0;
+L: ld.const.u32 %r5, [%rd2]; add.u32 %r4, %r4, %r5; ld.const.u32 %r5, [%rd2+128]; add.u32 %r4, %r4, %r5;
+add.u32 %r3, %r3, 1; setp.lt.u32 %p, %r3, 100; @%p bra L;
+st.global.u32 [%rd1], %r4; ret;
+}
+"""
+
+
+@pytest.mark.parametrize("gpu", ["h100", "gtx480 const_address_cycles=2", "gtx480_perfect const_address_cycles=2"])
+def test_each_address_of_constants_holds_the_unit(gpu: str, tmp_path: Path) -> None:
+    """Two cycles each, as measured on an H100 by 1,024 threads that read 2 to 32 words of one line."""
+    (tmp_path / "constants.ptx").write_text(HEADER + CONSTANTS)
+    kernel = abstim.load(tmp_path / "constants.ptx").kernel()
+    name, *overrides = gpu.split()
+
+    def cycles(distinct: int) -> int:
+        launch = kernel.launch(grid=1, block=256, args=[np.uint32(distinct), np.zeros(1, np.uint32)])
+        return abstim.run(launch, name, overrides).totals["cycles"]
+
+    loads, each = 8 * 200, 2
+    assert cycles(32) - cycles(16) == pytest.approx(16 * each * loads, rel=0.01)
+    assert cycles(1) <= cycles(2) < cycles(16)

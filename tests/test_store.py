@@ -147,7 +147,7 @@ DAMAGES = {
         lambda s: _flip(s / "launch-00001.trace", 5000), r"launch-00001.trace: damaged \(the checksum of frame 0"
     ),
     "launch of another version": (
-        lambda s: _replace(s / "launch-00000.trace", b"abstrc02", b"abstrc01"),
+        lambda s: _replace(s / "launch-00000.trace", b"abstrc03", b"abstrc02"),
         r"launch-00000.trace: damaged \(it is of version 1, this program reads version 2",
     ),
     "launches swapped": (lambda s: _swap(s), r"launch-0000[01].trace: damaged"),

@@ -25,7 +25,7 @@ from functional.traces.trace import SECTOR_BYTES, Trace
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "l1i_prefetch_lines",
-    "const_line_bytes", "const_access_cycles", "l1d_banks",
+    "const_line_bytes", "const_access_cycles", "const_address_cycles", "l1d_banks",
     "l1d_bypass", "l1d_dense_banks", "l1d_sectored", "l1d_write", "load_store_lanes",
     "shared_bytes_per_cycle", "coalescing", "architecture", "l2_mshr_merges", "l2_coalesces", "posted_stores",
     "slice_interleave_bytes",

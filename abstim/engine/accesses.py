@@ -109,6 +109,11 @@ def lanes_a_sector(c, w, first, end):
     return (lanes + sectors - 1) // max(1, sectors)
 
 
+def const_hold(m, lines, first, end):
+    """Cycles that so many lines of constants hold the unit, of records `first` .. `end` - 1: one an address."""
+    return max(lines * np.int64(m.const_access_cycles), (end - first) * np.int64(m.const_address_cycles))
+
+
 def element_segment(kind, access_bytes):
     """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element; what passes L1D by goes
     by sectors."""
@@ -171,12 +176,9 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     element."""
     count = np.int64(0)
     if kind <= Kind.CONST_LOAD:
-        if m.perfect_constant_cache:
-            return np.int64(m.const_access_cycles)
         for k in range(first, end):  # lines of the constant cache that the sectors of a record lie in
-            wide = m.const_line_bytes >= LINE_BYTES
-            count += 1 if wide else transactions_in(sectors_of(np.int64(records[k])), 64)
-        return count * m.const_access_cycles
+            count += transactions_in(sectors_of(np.int64(records[k])), min(m.const_line_bytes, LINE_BYTES))
+        return const_hold(m, 1 if m.perfect_constant_cache else count, first, end)
     count = shared_hold(m, shared_passes(records, first, end))
     if count:
         return count
@@ -243,7 +245,7 @@ def simple_result(c, w, i, first, end, conflict, start):
     if not sectors:
         return 1, start + 1
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
-        return m.const_access_cycles, start + m.const_hit_cycles
+        return const_hold(m, 1, first, end), start + m.const_hit_cycles
     return 0, 0
 
 

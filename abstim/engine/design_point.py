@@ -143,7 +143,8 @@ def touching(gpu: Gpu) -> tuple:
     """What of a GPU decides how long an access holds the load/store unit."""
     spec = gpu.spec
     caches = spec.coalescing, spec.l1d_banks, spec.l1d_dense_banks, spec.const_line_bytes, spec.perfect_constant_cache
-    return *caches, spec.shared_bytes_per_cycle, spec.load_store_lanes, gpu.params.const_access_cycles
+    constants = gpu.params.const_access_cycles, gpu.params.const_address_cycles
+    return *caches, spec.shared_bytes_per_cycle, spec.load_store_lanes, *constants
 
 
 @lru_cache(maxsize=128)

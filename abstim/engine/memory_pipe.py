@@ -192,10 +192,10 @@ def begin(c, row, time):
         return True
     first = row.record
     row.banks = accesses.banks_of(c.machine, c.streams.records, first, row.end, c.code[i].access_bytes)
+    row.passing = accesses.const_hold(c.machine, 1, first, row.end) if kind <= Kind.CONST_LOAD else 0
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_hit_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
-    row.passing = 0
     while line == accesses.SHARED_LINE or accesses.is_phase(line):
         row.record -= 1
         row.passing += c.machine.shared_pass_cycles if line == accesses.SHARED_LINE else 0
@@ -346,7 +346,7 @@ def gets_through(c, row, time):
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
     line, _ = line_and_sectors(c.streams.records, row.record)
     ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
-    least = c.machine.const_access_cycles if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
+    least = row.passing if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
     occupy(c, max(row.start + least, row.entry - 1 if ahead else row.entry))
     finish(c, row.access, 0, time)
     return True

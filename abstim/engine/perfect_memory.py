@@ -121,16 +121,16 @@ def came(c, w, i, hit, result):
 
 
 def const_result(c, w, i, first, end, start):
-    """The same of a parameter or constant load: a line every `const_access_cycles`."""
+    """The same of a parameter or constant load: a line every `const_access_cycles`, last one first."""
     m = c.machine
     time, done, wide = start + m.const_hit_cycles, start, m.const_line_bytes >= LINE_BYTES
     for k in range(end - 1, first - 1, -1):
         line, sectors = line_and_sectors(c.streams.records, k)
         for half in range(1 if wide else 2):
-            if wide or (sectors >> (2 * half)) & accesses.LOWER_HALF:
+            if sectors if wide else (sectors >> (2 * half)) & accesses.LOWER_HALF:
                 done = max(done, came(c, w, i, time, const_line(c, line if wide else 2 * line + half, time)))
                 time += m.const_access_cycles
-    return time - start - m.const_hit_cycles, done
+    return max(time - start - m.const_hit_cycles, accesses.const_hold(m, 1, first, end)), done
 
 
 def global_result(c, w, i, first, end, start):

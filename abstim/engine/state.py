@@ -90,7 +90,7 @@ MACHINE = record(
     "coalesced_bytes",  # 0: by the size of an element
     "block_launch_cycles dispatch_interval_units posted_stores partial_sectors",
     "shared_cycles const_hit_cycles l1d_latency_cycles",
-    "shared_pass_cycles lane_cycles barrier_cycles barrier_warp_cycles const_access_cycles",
+    "shared_pass_cycles lane_cycles barrier_cycles barrier_warp_cycles const_access_cycles const_address_cycles",
     "retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
@@ -275,7 +275,7 @@ ACCESS = record(  # a memory instruction on its way; as long as a line of the si
 )
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "issued operands record end conflict start entry",
-    "passing",  # cycles that its passes of shared memory take
+    "passing",  # cycles that its passes of shared memory, or addresses of constants, take
     "number",  # of its operand collector
     ("access pool port place left started", np.int32),  # started: 2: it is through, and one before it is not
     ("collected", np.int32),  # 0: waits at the port for a collector

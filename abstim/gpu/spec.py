@@ -264,6 +264,7 @@ class Params:
     barrier_cycles: int = _whole(0, 4096)  # from the last arrival until its warps may go on
     barrier_warp_cycles: int = _whole(0, 64)  # which the SM's barriers take for each warp that arrives, one by one
     const_access_cycles: int = _whole(1, 64)  # in which a line of constants keeps the load/store unit
+    const_address_cycles: int = _whole(0, 64)  # in which each address of constants does, lines or not
     cluster_cycles: int = _whole(0, 4096)  # an arrival's way to another SM of its cluster
     dispatch_interval_cycles: float = _number(0, 64)  # of the GPU, from one thread block to the next
     launch_latency_cycles: int = _whole(0, 1_000_000)

@@ -149,6 +149,8 @@ class Records:
                 at, found = line_record.atomic_records(self.pages.translate(lanes), here, size)
             else:
                 at, found = line_record.line_records(self._sectors(part, size, lanes, here))
+            if part in ("const", "param"):
+                at, found = line_record.with_addresses((at, found), lanes)
             yield rows[at], found
 
     def _split(self, space: str, addresses: np.ndarray, active: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -64,7 +64,7 @@ def half_passes(first: I64, second: I64, width: I64) -> I8:
 
 def _row(space: str, bits: int) -> tuple[Any, Any]:
     """`in_row(address, mask, origin)`: does lane i name `origin` + i words? `log_row` logs lanes that do."""
-    own, size, logs_run = SPACES[space], bits // 8, (space, bits) != ("shared", 64)
+    own, size, logs_run = SPACES[space], bits // 8, space != "const" and (space, bits) != ("shared", 64)
     log_lanes, steps = own.log_lanes, tuple(lane * size for lane in LANES)
 
     @inlined(f"in_row_{space}_{bits}")

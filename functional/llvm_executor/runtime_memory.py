@@ -94,8 +94,10 @@ def _logging(space: str) -> tuple[Any, Any, Any]:
             records.conflict_lanes(ctx, address, mask)
         elif space == "local":
             records.record_local(ctx, address, mask, size)
+        elif space in ("const", "param"):
+            records.record_constants(ctx, address + (_PARAM_BYTES if space == "param" else 0), mask)
         else:
-            records.record_lanes(ctx, address + (_PARAM_BYTES if space == "param" else 0), mask)
+            records.record_lanes(ctx, address, mask)
 
     @inlined(f"log_one_{space}")
     def log_one(ctx: Context, address: I64) -> None:

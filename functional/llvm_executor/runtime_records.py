@@ -124,6 +124,22 @@ def record_lanes(ctx: Context, address: Lanes64, mask: I32) -> None:
 
 
 @routine
+def record_constants(ctx: Context, address: Lanes64, mask: I32) -> None:
+    """Records of the addresses of lanes, and behind them empty ones until they are as many as distinct addresses."""
+    at, words, array = ctx.records, Lanes32(address), op.room(Lanes32)
+    end = insert_sectors(at, at, Lanes32(address >> 5), mask)
+    array[Lanes32, 0] = words
+    rest, filled = fresh(words, mask), at
+    while rest != 0:
+        rest &= I32(words != array[I32, op.cttz(rest)])
+        filled += 4
+    while end != filled:
+        end[I32, 0] = I32(0)
+        end += 4
+    close_records(ctx, at, end)
+
+
+@routine
 def record_local(ctx: Context, address: Lanes64, mask: I32, size: I64) -> None:
     """Local memory: word w of a thread lies in line w of the window, a lane has 4 bytes of it."""
     at, done = ctx.records, I64(0)

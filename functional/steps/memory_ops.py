@@ -316,6 +316,9 @@ def _records_of(part: Lanes, size: int, stored: int) -> line_record.Records:
     if (sectors := part.space.sectors(frame, part, size)) is None:
         return pass_records(_passes(frame, [part]))
     records = line_record.line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
+    if part.space.name in ("const", "param"):
+        width = part.addresses.shape[1]
+        return line_record.with_addresses(records, np.broadcast_to(part.addresses, (frame.count, width)))
     if not stored or part.space.name not in ("global", "local"):
         return records
     return line_record.with_words(

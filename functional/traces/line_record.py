@@ -4,7 +4,8 @@ A record is a 32-bit word (line number << 5) | (sectors << 1) | more. The line n
 windows of `trace.py`; bit s of the sectors says that bytes 32 s .. 32 s + 31 of the line are touched; `more` is
 1 if the next record is of the same instruction. No sectors: no lane was active, and the line number is 0. Records of
 one instruction ascend by line number; an atomic has one of each line and round: of lanes that name the same word each
-is in a round of its own (GPGPU-Sim 4.2).
+is in a round of its own (GPGPU-Sim 4.2). A load of constants or parameters has as many records as its lanes name
+addresses: those behind one of each line are empty, of line 0 and no sectors.
 
 Arrivals and waits at `mbarrier`s are records among those of memory. Their line is PHASE_WINDOW_LINE + (barrier << 17 |
 phase << 9 | count). Barriers are numbered within their thread block in the order of their first use, phases from 0
@@ -214,6 +215,18 @@ def pack_records(rows: np.ndarray, lines: np.ndarray, bits: np.ndarray) -> UInt3
     return records
 
 
+def with_addresses(records: Records, addresses: Integer[np.ndarray, "row lane"]) -> Records:
+    """The records of loads of constants, with empty ones behind those of a row until they are as many as the row's
+    distinct addresses."""
+    rows, _ = records
+    ordered = np.sort(addresses, axis=1)
+    distinct = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+    more = np.repeat(np.arange(len(distinct)), distinct - np.bincount(rows, minlength=len(distinct)))
+    if not len(more):
+        return records
+    return joined_records([records, (more, np.zeros(len(more), np.uint32))], 0)
+
+
 def with_words(
     records: Records, addresses: Integer[np.ndarray, "row lane"], active: Bool[np.ndarray, "row lane"], size: int,
     local_bytes: int = 0,
@@ -244,7 +257,7 @@ def joined_records(parts: Sequence[Records], rows: int) -> Records:
     row = np.concatenate(given)
     found = np.concatenate([*(found for _, found in parts), np.zeros(len(given[1]), np.uint64)]).astype(np.uint64)
     record, left_out = found.astype(np.uint32), found >> np.uint64(32) << np.uint64(32)
-    order = np.lexsort((line_of(record), row))
+    order = np.lexsort((line_of(record), record <= MORE, row))  # empty ones come last
     row, record = row[order], record[order]
     return row, pack_records(row, line_of(record), sectors_of(record)) | left_out[order]
 

@@ -31,7 +31,7 @@ from functional.ptx.parser import parse_bytes
 from functional.ptx.source import unchanged
 from functional.traces.trace import COUNTS, DTYPES, OFFSETS, Trace, concatenate
 
-MAGIC = b"abstrc02"  # the last two digits are the version
+MAGIC = b"abstrc03"  # the last two digits are the version
 
 
 class DamagedError(ValueError):

@@ -191,7 +191,7 @@ class LoadStoreUnit:
             if p.left:
                 return
             least = max(32 // self.spec.load_store_lanes, p.what.passes * p.what.pass_cycles)
-            least = self.gpu.params.const_access_cycles if p.what.kind in CONST_KINDS else least
+            least = p.what.const_busy() if p.what.kind in CONST_KINDS else least
             self.free = max(p.start + least, p.last_entry)
             self.queue.popleft()
             p.part(0, time)
@@ -206,7 +206,7 @@ class LoadStoreUnit:
         elif what.passes == len(what.records):
             busy, result = what.held(what.passes), start + shared + what.late(what.passes)
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
-            busy, result = self.gpu.params.const_access_cycles, start + self.gpu.pipeline.const_hit_cycles
+            busy, result = what.const_busy(), start + self.gpu.pipeline.const_hit_cycles
         else:
             return None
         if what.kind not in CONST_KINDS and result > start + 1:

@@ -99,6 +99,11 @@ class Access:
         lengths = (32 * (self.loop.round_cycles + k * retry) for k in range(10**6))
         return next(k for k, own in enumerate(lengths) if (left := left - own) <= own // 2 - own) if retry else 0
 
+    def const_busy(self, lines: int = 1) -> int:
+        """Cycles that a load of constants keeps the load/store unit: it has a record an address."""
+        params = self.gpu.params
+        return max(lines * params.const_access_cycles, len(self.records) * params.const_address_cycles)
+
     def const_lines(self) -> list[int]:
         """Lines of the constant cache, the lower half of a record's line first."""
         if self.gpu.spec.const_line_bytes == 128:
@@ -154,7 +159,7 @@ class Memory:
             return access.shared_busy()
         if access.kind in CONST_KINDS:
             lines = 1 if self.gpu.spec.perfect_constant_cache else len(access.const_lines())
-            return 1 if access.is_idle else lines * self.gpu.params.const_access_cycles
+            return 1 if access.is_idle else access.const_busy(lines)
         if access.passes == len(access.records):
             return access.held(access.passes)
         if access.kind == Kind.FENCE or access.is_idle:
