@@ -40,6 +40,7 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
     if load_gpu(name).spec.shared_collectors:
         widths = ("sp_port_width", "int_port_width", "mem_port_width", "shared_collectors")
         changes |= {key: int(rng.choice([4, 8, 16])) for key in widths if rng.random() < 0.5}
+    changes["l2_write_cycles"] = float(rng.choice([0, 0, 0.7, 1.3, 3]))
     changes["l2_fp64_atomic_cycles"] = float(rng.choice([0, 0.5, 3]))
     changes["shared_bytes_per_cycle"] = int(rng.choice([32, 64, 128, 128]))
     if rng.random() < 0.2:

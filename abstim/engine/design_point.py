@@ -226,6 +226,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "l2_sector_units": port, "l2_atomic_units": atomic,
+        "l2_write_units": round(params.l2_write_cycles * UNITS_A_CYCLE),
         "l2_fp64_atomic_units": round(params.l2_fp64_atomic_cycles * UNITS_A_CYCLE),
         "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
         "window_cycles": NEVER if spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),

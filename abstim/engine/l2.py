@@ -1,6 +1,6 @@
 """L2 slices, shared by all SMs: tags, miss registers, queues (docs/timing-rules.md, rule 11)."""
 
-from abstim.engine.accesses import WHOLE_LINE, number_of, sectors_in
+from abstim.engine.accesses import number_of, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.coalescer import answer_followers, coalesce
 from abstim.engine.l1d import write_sectors
@@ -40,12 +40,12 @@ def evict(shared, n, k, time):
 
 
 def write_back_early(shared, n, first, time):
-    """Of a set in which too many lines that are written throughout wait to be written back, the one used longest ago
-    goes to DRAM, and stays; not if there is no room for it now. Parts of lines would waste bursts."""
+    """Of a set in which too many lines wait to be written back, the one used longest ago goes to DRAM, and stays; not
+    if there is no room for it now."""
     m, l2 = shared.machine, shared.l2
     oldest, count = -1, 0
     for k in range(first, first + m.l2_ways):
-        if l2.line[k].dirty == WHOLE_LINE:
+        if l2.line[k].dirty:
             count += 1
             if oldest < 0 or l2.last_use[k] < l2.last_use[oldest]:
                 oldest = k
@@ -117,9 +117,9 @@ def write(shared, n, queue, place, k, first, time):
     """A store of a sector, its line at `k`, -1: not there. False: there is no room now."""
     m, l2, request = shared.machine, shared.l2, shared.requests.rows[place - 1]
     sector, missed = request.sectors, True
-    if k >= 0 and (l2.line[k].valid | l2.line[k].dirty) & sector:
+    present = k >= 0 and (l2.line[k].valid | l2.line[k].dirty) & sector != 0
+    if present:
         missed = False
-        occupy(m, shared.slices.state[n], m.l2_sector_units, time)
     else:
         if shared.slices.missing[n].count >= m.l2_miss_queue:
             return False
@@ -130,6 +130,10 @@ def write(shared, n, queue, place, k, first, time):
         missed = not l2.line[k].coming & sector
         if m.coalesced_bytes == 0 and are_a_sectors(request.words):
             l2.line[k].valid |= sector
+    if m.l2_write_units:
+        occupy(m, shared.slices.state[n], m.l2_write_units, time)
+    elif present:
+        occupy(m, shared.slices.state[n], m.l2_sector_units, time)
     count(shared, request, missed)
     l2.line[k].valid |= write_sectors(l2.line[k], sector, request.words)
     use(l2, k)

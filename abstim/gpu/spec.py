@@ -190,7 +190,7 @@ class Spec(HashedOnce):
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
-    l2_dirty_ways: int = _whole(0, 4096)  # lines of a set, written throughout, that may wait to be written back; 0: all
+    l2_dirty_ways: int = _whole(0, 4096)  # lines of a set that may wait to be written back; 0: all
     l2_mshrs: int = _whole(1, 1 << 16)
     l2_mshr_merges: int = _whole(1, 4096)
     l2_miss_queue: int = _whole(1, 4096)
@@ -254,6 +254,7 @@ class Params:
     l2_reply_cycles: int = _whole(0, 4096)
     l2_partition_cycles: int = _whole(0, 4096)
     l2_sector_cycles: float = _number(0, 64)
+    l2_write_cycles: float = _number(0, 64)  # of a sector; 0: l2_sector_cycles, and none if the sector is not there
     l2_atomic_cycles: float = _number(0, 64)
     l2_fp64_atomic_cycles: float = _number(0, 64)  # of each lane that adds; a sector takes l2_atomic_cycles at least
     dram_latency_cycles: int = _whole(1, 4096)

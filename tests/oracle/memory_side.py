@@ -65,6 +65,7 @@ class Slice:
         self.gpu, self.spec, self.where, self.number, self.back = gpu, gpu.spec, where, number, back
         self.traffic = traffic
         self.sector = round(gpu.params.l2_sector_cycles * 64)
+        self.written = round(gpu.params.l2_write_cycles * 64)
         self.atomic = round(gpu.params.l2_atomic_cycles * 64)
         self.fp64_atomic = round(gpu.params.l2_fp64_atomic_cycles * 64)
         self.others: list[Slice] = []
@@ -245,7 +246,7 @@ class Slice:
     def _write(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
         missed = False
         if line is not None and sector in line.valid | line.dirty:
-            self._occupy(self.sector, time)
+            self._occupy(self.written or self.sector, time)
         else:
             if len(self.missing) >= self.spec.l2_miss_queue:
                 return False
@@ -255,6 +256,7 @@ class Slice:
             missed = sector not in line.waiting
             if self.spec.coalescing == "fermi" and request.words.bit_count() == 8:  # it takes the sector for whole
                 line.valid.add(sector)
+            self._occupy(self.written, time)
         self._count(request, missed)
         line.words |= request.words & 255 << 8 * sector
         if line.words >> 8 * sector & 255 == 255:
@@ -265,8 +267,8 @@ class Slice:
         return True
 
     def _clean(self, written: Line, time: int) -> None:
-        """The oldest of too many lines written throughout goes to DRAM, if there is room; `written` is the youngest."""
-        dirty = [line for line in self._set(written.number) if len(line.dirty) == 4]
+        """The oldest of too many lines written goes to DRAM, if there is room; `written` is the youngest."""
+        dirty = [line for line in self._set(written.number) if line.dirty]
         if 0 < self.spec.l2_dirty_ways < len(dirty) and len(self.missing) < self.spec.l2_miss_queue:
             oldest = min(dirty, key=lambda line: (line is written, line.used))
             self._evict(oldest, time)
