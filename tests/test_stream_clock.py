@@ -102,7 +102,20 @@ def test_fills_and_copies_within_the_device_take_its_memory(clock):
     clock.transfer(0, 10**6, 4)
     clock.transfer(0, 10**6, 0)  # within the host: no time of the GPU
     clock.record(2, 0)
-    assert clock.elapsed(1, 2) == round(1e6 / rate * 1e12) and clock.busy["kernels"] == 3 * clock.elapsed(1, 2)
+    assert clock.elapsed(1, 2) == round(1e6 / rate * 1e12) and clock.busy == {"within device": 3 * clock.elapsed(1, 2)}
+
+
+def test_fills_of_two_streams_share_the_device_memory(clock):
+    clock.beside = lambda operations: False  # kernels may run side by side
+    for stream in (1, 2):
+        clock.stream(stream, True)
+        clock.transfer(stream, 10**6, 4)
+        clock.record(stream, stream)
+    clock.kernel(1, taking(1e-3))
+    clock.record(3, 1)
+    one = round(1e6 / dram_bytes_per_second(clock.gpu) * 1e12)
+    assert clock.elapsed(1, 2) == one  # twice as many bytes
+    assert clock.elapsed(1, 3) == MS  # a kernel waits for what is before it on its stream alone
 
 
 @pytest.mark.parametrize("known", [True, False])
