@@ -113,12 +113,13 @@ def test_a_selection_is_timed_and_everything_executed(build, capfd):
     assert "PASSED" in capfd.readouterr().out
 
 
-def test_a_name_that_no_kernel_has(build, capfd):
+@pytest.mark.parametrize("chosen", ["--only no_such_kernel", "--launches 90:", "--only child --launches 0:1"])
+def test_a_choice_that_no_launch_is_one_of(build, capfd, chosen):
     with pytest.raises(SystemExit) as end:
-        main(["app", "--only", "no_such_kernel", build("launching")])
+        main(["app", *chosen.split(), build("launching")])
     said = capfd.readouterr()
     assert end.value.code == 2 and "PASSED" in said.out
-    assert "no kernel that was launched has 'no_such_kernel' in its name" in said.err
+    assert f"none of 10 launches is one of {chosen}, so nothing was timed" in said.err
 
 
 @pytest.mark.parametrize("static", [False, True])
