@@ -305,6 +305,21 @@ def test_launches_on_streams_run_side_by_side_and_serially_as_before(folder):
     assert other.overlap is None and "one by one" in other.note
 
 
+def test_caches_are_no_colder_one_after_the_other_than_side_by_side(folder):
+    """Else what warm caches save is taken for what streams save, and traffic of cold ones for that of all together."""
+    streams = {"stream": "a"}, {"stream": "a"}, {"stream": "b"}
+    found = run(str(written(folder, *streams)), "gtx480")
+    overlap, launches = found.overlap, found.launches
+    assert max(x.cycles for x in launches) < overlap.serial_cycles < sum(x.cycles for x in launches)
+    first = launches[0].memory["dram_read_bytes"]
+    assert first <= overlap.memory["dram_read_bytes"] < 1.1 * first  # all read the same
+    seconds = overlap.cycles / found.gpu_values["core_clock_hz"]
+    moved = overlap.memory["dram_read_bytes"] + overlap.memory["dram_write_bytes"]
+    assert found.rates["dram_bytes"] == pytest.approx(moved / seconds)
+    kept = run(str(written(folder, *streams)), "gtx480", flush="none")
+    assert kept.overlap.serial_cycles == sum(x.cycles for x in kept.launches)
+
+
 def test_a_timeline_has_a_track_a_stream(folder):
     gpu, streams = load_gpu("gtx480_perfect"), ({"stream": "a"}, {"stream": "b"}, {"stream": "b", "after": [0]})
     session = open_session(str(written(folder, *streams)), [gpu])
