@@ -30,6 +30,7 @@ from abstim.session.session import Session, open_session
 from abstim.session.side_by_side import kernel_of
 from abstim.session.warm_up import Flushed
 from abstim.show.timeline import timeline
+from abstim.study.baseline import compare
 from abstim.targets.loading import load
 from functional.errors import InputError
 from functional.launches.launch import Order, awaits_of, stretches
@@ -300,6 +301,8 @@ def test_launches_on_streams_run_side_by_side_and_serially_as_before(folder):
     chain = run(str(written(folder, {}, {"programmatic": True})), "gtx480_perfect", ["launch_latency_cycles=900"])
     assert chain.overlap.cycles == pytest.approx(chain.totals["cycles"], abs=0)
     assert chain.overlap.serial_cycles - chain.overlap.cycles == pytest.approx(900, abs=40)
+    (line,) = compare(json.loads(json.dumps(both.to_json())), serial).changed
+    assert line.startswith("note: none before, kernels of different streams are timed one by one")
     path = str(written(folder, *streams))
     other = run(path, gpu, model="occupancy")
     assert other.overlap is None and "one by one" in other.note
