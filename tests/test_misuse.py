@@ -152,6 +152,7 @@ sample relu --gpu nope                              | unknown GPU 'nope'
 fit --params l1d_latency_cycles                     | needs --reference CSV, or --silicon CSV
 fit --reference {CYCLES} --params l1d_latency       | did you mean l1d_latency_cycles?
 validate                                            | needs --reference CSV
+validate --points 3 --benchmark relu --measured-by me | --measured-by: no effect without --reference and --plot
 validate --reference {CYCLES} --variant NOPE        | no variant 'NOPE'
 validate --points 3                                 | --benchmark
 bench nope                                          | 'nope' is no suite benchmark
