@@ -18,6 +18,7 @@ from test_timeline import check_trace_events
 
 import abstim
 from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock, overlapping, time_together
+from abstim.cli import main
 from abstim.engine.kept_caches import Caches
 from abstim.engine.read_only_caches import CODE_LINE, CONST_LINE
 from abstim.engine.side_by_side import Kernel, _joined, simulate_side_by_side
@@ -321,6 +322,14 @@ def test_caches_are_no_colder_one_after_the_other_than_side_by_side(folder):
     assert found.rates["dram_bytes"] == pytest.approx(moved / seconds)
     kept = run(str(written(folder, *streams)), "gtx480", flush="none")
     assert kept.overlap.serial_cycles == sum(x.cycles for x in kept.launches)
+
+
+def test_a_trace_for_accel_sim_says_that_it_has_no_streams(folder, capsys):
+    for name, streams in {"one": "aa", "two": "ab"}.items():
+        path = str(written(folder, *({"stream": stream} for stream in streams)))
+        with pytest.raises(SystemExit) as end:
+            main(["export-trace", path, "-o", str(folder / name)])
+        assert not end.value.code and ("keeps no streams" in capsys.readouterr().err) == (name == "two")
 
 
 def test_a_timeline_has_a_track_a_stream(folder):
