@@ -43,7 +43,7 @@ typedef struct Graph Graph;
 typedef struct Context Context;  // the driver's
 typedef struct { struct Node **nodes; size_t count; } Tails;  // of what is captured: what comes next follows them
 typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *capture; int origin; Tails tails; } Stream;
-typedef struct Event { uint64_t id; int recorded; Graph *capture; Tails tails; } Event;
+typedef struct Event { uint64_t id; int recorded, untimed; Graph *capture; Tails tails; } Event;
 
 // What a stream can be told to do, now or (captured) each time a graph is launched.
 enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD, CONDITION };

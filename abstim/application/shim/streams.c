@@ -239,12 +239,13 @@ PUBLIC Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     if (greatest) *greatest = -5;
     return failed(SUCCESS);
 }
+enum { EXTERNAL = 1, UNTIMED = 2 };  // of a graph that is captured: a node of its own; of an event
+
 PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
-    (void)flags;
     CHECK_STREAM(stream);
     if (!is_handle(event)) return failed(INVALID_HANDLE);
     Stream *on = actual(stream);
-    if (on && event->capture) {  // the stream joins the capture that the event was recorded in
+    if (on && event->capture && !(flags & EXTERNAL)) {  // the stream joins the capture that the event was recorded in
         if (!on->capture) join(on, event->capture);
         follow(&on->tails, event->tails.nodes, event->tails.count);
         return failed(SUCCESS);
@@ -265,10 +266,9 @@ PUBLIC Error cudaStreamAddCallback(Stream *stream, void (*function)(Stream *, Er
 }
 
 PUBLIC Error cudaEventCreateWithFlags(Event **event, unsigned flags) {
-    (void)flags;
     lock();
     *event = calloc(1, sizeof **event);
-    (*event)->id = ++made;
+    **event = (Event){.id = ++made, .untimed = (flags & UNTIMED) != 0};
     add_handle(*event);
     unlock();
     return failed(SUCCESS);
@@ -284,8 +284,13 @@ PUBLIC Error cudaEventRecord(Event *event, Stream *stream) {
     return submit(&operation, stream);
 }
 PUBLIC Error cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned flags) {
-    (void)flags;
-    return cudaEventRecord(event, stream);
+    CHECK_STREAM(stream);
+    Stream *on = actual(stream);
+    if (!(flags & EXTERNAL) || !on || !on->capture) return cudaEventRecord(event, stream);
+    if (!is_handle(event)) return failed(INVALID_HANDLE);
+    Operation operation = {.what = RECORD, .event = {event}};
+    event->capture = NULL, capture(on, &operation);
+    return failed(SUCCESS);
 }
 PUBLIC Error cudaEventQuery(Event *event) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
@@ -299,6 +304,7 @@ PUBLIC Error cudaEventSynchronize(Event *event) {
 }
 PUBLIC Error cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {
     if (!is_handle(start) || !is_handle(end) || !start->recorded || !end->recorded) return failed(INVALID_HANDLE);
+    if (start->untimed || end->untimed) return failed(INVALID_HANDLE);
     struct elapsed_request request = {start->id, end->id};
     struct elapsed_reply reply = {0};
     Error error = ASK(ELAPSED, request, reply);
