@@ -272,12 +272,14 @@ def test_branches_of_a_graph_and_streams_run_side_by_side_and_the_program_waits_
     assert overlap.serial_cycles == round(serial.seconds * load_gpu("rtx3070").spec.core_clock_hz)
 
 
-def test_events_that_a_captured_graph_records(build, capfd):
+def test_events_that_a_captured_graph_records_and_a_graph_on_several_streams(build, capfd):
     launches = run(build("graph_events")).launches
     said = capfd.readouterr().out
     assert "PASSED" in said
     elapsed = [float(ms) for ms in said.split("elapsed ")[1].split()[:2]]
-    assert elapsed == pytest.approx([timed.results[0].seconds * 1e3 for timed in launches], rel=1e-6)
+    times = [timed.results[0].seconds * 1e3 for timed in launches]
+    assert len(times) == 6 and elapsed == pytest.approx(times[:2], rel=1e-6)
+    assert float(said.split("two launches ")[1].split()[0]) == pytest.approx(sum(times[2:4]), rel=0.01)
 
 
 def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):

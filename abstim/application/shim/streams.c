@@ -36,7 +36,7 @@ static size_t place_of(const void *handle) {
     return place;  // from 1; 0 if there is none
 }
 
-static int is_handle(const void *handle) {
+int is_handle(const void *handle) {
     lock();
     int found = place_of(handle) > 0;
     unlock();
@@ -53,7 +53,7 @@ static Error destroy(void *handle) {
 
 int is_stream(const Stream *stream) { return (uintptr_t)stream < 3 || is_handle(stream); }
 
-static Stream *actual(Stream *stream) {
+Stream *actual(Stream *stream) {
     if (stream != (Stream *)2) return stream == (Stream *)1 ? NULL : stream;
     if (!per_thread_stream) per_thread_stream = calloc(1, sizeof *per_thread_stream);
     return per_thread_stream;
@@ -147,6 +147,7 @@ Error perform(Operation *o, Stream *stream) {
 
 void capture(Stream *stream, Operation *operation);
 void join(Stream *stream, Graph *graph);
+void record_in_capture(Event *event, Stream *stream);
 void follow(Tails *tails, struct Node *const *before, size_t count);
 
 Error submit(Operation *operation, Stream *stream) {
@@ -154,11 +155,8 @@ Error submit(Operation *operation, Stream *stream) {
     Stream *to = actual(stream);
     if (!to || !to->capture) return perform(operation, to);
     if (operation->what == RELEASE) operation->what = NOTHING;  // kept: the graph may be launched again
-    if (operation->what == RECORD) {
-        Event *event = operation->event.event;
-        event->capture = to->capture, event->tails.count = 0;
-        follow(&event->tails, to->tails.nodes, to->tails.count);
-    } else capture(to, operation);
+    if (operation->what == RECORD) record_in_capture(operation->event.event, to);
+    else capture(to, operation);
     return failed(SUCCESS);
 }
 
@@ -250,6 +248,7 @@ PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
         follow(&on->tails, event->tails.nodes, event->tails.count);
         return failed(SUCCESS);
     }
+    if (event->captured && !(flags & EXTERNAL)) return failed(CAPTURED_EVENT);  // in a capture that has ended
     Operation operation = {.what = WAIT, .event = {event}};
     return submit(&operation, stream);
 }
@@ -279,7 +278,7 @@ PUBLIC Error cudaEventDestroy(Event *event) {
 }
 PUBLIC Error cudaEventRecord(Event *event, Stream *stream) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
-    event->capture = NULL;
+    event->capture = NULL, event->captured = 0;
     Operation operation = {.what = RECORD, .event = {event}};
     return submit(&operation, stream);
 }
@@ -289,7 +288,7 @@ PUBLIC Error cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned fla
     if (!(flags & EXTERNAL) || !on || !on->capture) return cudaEventRecord(event, stream);
     if (!is_handle(event)) return failed(INVALID_HANDLE);
     Operation operation = {.what = RECORD, .event = {event}};
-    event->capture = NULL, capture(on, &operation);
+    event->capture = NULL, event->captured = 0, capture(on, &operation);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaEventQuery(Event *event) {
