@@ -35,10 +35,10 @@ Result = TypeVar("Result")
 MOST_OPEN, MOST_OPEN_BYTES = 1 << 10, 1 << 30  # operations that are timed together, and their traces
 
 
-def dram_bytes_per_second(gpu: Gpu) -> float:
-    """What all channels carry together."""
-    cycles = max(gpu.params.dram_sector_cycles, 1e-9)
-    return gpu.spec.dram_channels * SECTOR_BYTES * gpu.spec.core_clock_hz / cycles
+def dram_seconds(gpu: Gpu, read_bytes: float, written_bytes: float) -> float:
+    """That all channels together take: a burst brings a sector, and writes as many as it has room for."""
+    bursts = read_bytes / SECTOR_BYTES + written_bytes / gpu.spec.dram_burst_bytes
+    return bursts * gpu.params.dram_sector_cycles / (gpu.spec.dram_channels * gpu.spec.core_clock_hz)
 
 
 @dataclass(eq=False)
@@ -151,8 +151,8 @@ class StreamClock:
         if direction in _LINK:
             engine, taken = _LINK[direction], COPY_SECONDS + size_bytes / LINK_BYTES_PER_SECOND
         elif direction:
-            accesses = 1 if direction == 4 else 2
-            engine, taken = WITHIN_DEVICE, accesses * size_bytes / dram_bytes_per_second(self.gpu)
+            read_bytes = 0 if direction == 4 else size_bytes
+            engine, taken = WITHIN_DEVICE, dram_seconds(self.gpu, read_bytes, size_bytes)
         else:
             return
         self._submit(engine, stream, answered(taken))
