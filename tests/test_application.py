@@ -273,12 +273,14 @@ def test_branches_of_a_graph_and_streams_run_side_by_side_and_the_program_waits_
 
 
 def test_events_that_a_captured_graph_records_and_a_graph_on_several_streams(build, capfd):
-    launches = run(build("graph_events")).launches
+    result = run(build("graph_events"))
+    launches, (one, other) = result.launches, result.overlap.launches[-2:]
     said = capfd.readouterr().out
     assert "PASSED" in said
     elapsed = [float(ms) for ms in said.split("elapsed ")[1].split()[:2]]
     times = [timed.results[0].seconds * 1e3 for timed in launches]
-    assert len(times) == 6 and elapsed == pytest.approx(times[:2], rel=1e-6)
+    assert len(times) == 8 and elapsed == pytest.approx(times[:2], rel=1e-6)
+    assert one.stream != other.stream and other.start_cycle < one.end_cycle  # of two threads
     assert float(said.split("two launches ")[1].split()[0]) == pytest.approx(sum(times[2:4]), rel=0.01)
 
 

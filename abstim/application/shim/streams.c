@@ -5,7 +5,6 @@
 static char *printed;
 static size_t printed_bytes, printed_room;
 static uint64_t made;  // streams and events, for their ids
-static Stream *per_thread_stream;
 
 // What kernels printed appears when the program next waits for the GPU.
 void keep_printed(const uint8_t *text, size_t bytes) {
@@ -53,10 +52,13 @@ static Error destroy(void *handle) {
 
 int is_stream(const Stream *stream) { return (uintptr_t)stream < 3 || is_handle(stream); }
 
+Error cudaStreamCreate(Stream **stream);
+
 Stream *actual(Stream *stream) {
+    static __thread Stream *own;
     if (stream != (Stream *)2) return stream == (Stream *)1 ? NULL : stream;
-    if (!per_thread_stream) per_thread_stream = calloc(1, sizeof *per_thread_stream);
-    return per_thread_stream;
+    if (!own) cudaStreamCreate(&own);
+    return own;
 }
 
 uint64_t stream_id(Stream *stream) {

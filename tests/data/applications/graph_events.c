@@ -1,7 +1,14 @@
-// Events that a captured graph records each time it is launched, and one that times nothing; a graph on several streams.
+// Events that a captured graph records each time it is launched, and one that times nothing; a graph on several
+// streams; and threads' own streams.
 #include "cuda_abi.h"
+#include <pthread.h>
 int cudaGraphDestroy(Graph), cudaEventRecordWithFlags(Event, Stream, unsigned), cudaEventCreateWithFlags(Event *, unsigned);
 enum { N = 4096, EXTERNAL = 1, UNTIMED = 2 };
+
+static void *launched(void *buffer) {  // on the calling thread's own stream
+    OK(launch_add(buffer, buffer, N, (Stream)2));
+    return NULL;
+}
 
 static Graph graph_of(float *a, float *b, Stream s) {
     Graph graph;
@@ -39,7 +46,10 @@ int main(void) {
     OK(cudaStreamBeginCapture(s, 0)), OK(cudaEventRecord(start, s)), OK(cudaStreamEndCapture(s, &graph));
     OK(cudaGraphDestroy(graph));
     FAILS(907, cudaStreamWaitEvent(other, start, 0));
-    OK(cudaEventRecord(start, s)), OK(cudaStreamWaitEvent(other, start, 0));
+    OK(cudaEventRecord(start, s)), OK(cudaStreamWaitEvent(other, start, 0)), OK(cudaDeviceSynchronize());
+    pthread_t threads[2];
+    for (int k = 0; k < 2; k++) pthread_create(&threads[k], NULL, launched, k ? a : b), pthread_join(threads[k], NULL);
+    OK(cudaDeviceSynchronize());
     printf("PASSED\n");
     return 0;
 }
