@@ -288,6 +288,7 @@ def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):
     result = run(build("clusters"))
     said = capfd.readouterr()
     assert "PASSED" in said.out and "CUDA defines 1 and 0 alone" in said.err
+    assert "launch attributes that record events" in said.err
     launches = [timed.launch for timed in result.launches]
     assert [(launch.grid.x, launch.block.x, launch.cluster.x) for launch in launches] == [(6, 32, 2), (12, 64, 4)]
     assert not any(NO_CLUSTERS in note for note in result.notes)

@@ -116,7 +116,8 @@ Error symbol(const void *host, uint8_t **address, size_t *bytes);
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
 // What attributes say of a launch; a cluster of no blocks is that of the kernel itself
-typedef struct { int cooperative, programmatic; Dim3 cluster; } LaunchTraits;
+typedef struct { int cooperative, programmatic, records; Dim3 cluster; } LaunchTraits;
+#define MISSING_RECORDS "launch attributes that record events"
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
 
 // arrays.c
