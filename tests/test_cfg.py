@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
 
 import pytest
@@ -172,6 +173,16 @@ def test_registers_say_where_they_come_from():
         "ptxas info    : Function properties for k\nptxas info    : Used 39 registers, used 1 barriers\n"
     )
     assert parse_ptxas(report) == {"k": 39}
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="no ptxas")
+def test_a_comment_that_is_no_ascii_changes_no_registers(tmp_path):
+    """ptxas refuses it."""
+    for name, comment in {"plain": "", "accent": "// na\u00efve\n", "mark": "\ufeff"}.items():
+        text = f"{comment}{HEAD}.entry k() {{ ret; }}\n"
+        (tmp_path / name).write_text(text, "utf-8")
+        found = registers_per_thread(link(parse(tmp_path / name), "k"), "sm_80", {})
+        assert found.source == "ptxas"
 
 
 @pytest.mark.parametrize("before,source", [("", "ptxas"), ("while :; do :; done", "liveness estimate")])

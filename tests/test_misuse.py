@@ -136,6 +136,9 @@ explore relu --vary sm_count=1,2 --constraint foo<3 | unknown name 'foo'
 explore relu --vary sm_count=1,2 --constraint sm_count>3 | no point keeps every --constraint
 explore relu --vary sm_count=1,2 --define x         | write it as name=expression
 explore relu --vary sm_count=1,2 --define cycles=3  | is the name of a result
+explore relu --vary sm_count=1,2 --define error=3   | is the name of a result
+explore relu --vary sm_count=1,2 --define cycles_relu=3 | is the name of a result
+explore relu --vary sm_count=1,2 --define a=3 --define a=4 | give every name once
 explore relu --vary sm_count=1,2 --define "x=__import__('os')" | is no call of abs, ceil
 explore relu --vary sm_count=1,2 --objective foo    | unknown name 'foo'
 explore relu --vary sm_count=1,2 --strategy foo     | no strategy 'foo'
@@ -149,6 +152,7 @@ sample relu --gpu nope                              | unknown GPU 'nope'
 fit --params l1d_latency_cycles                     | needs --reference CSV, or --silicon CSV
 fit --reference {CYCLES} --params l1d_latency       | did you mean l1d_latency_cycles?
 validate                                            | needs --reference CSV
+validate --points 3 --benchmark relu --measured-by me | --measured-by: no effect without --reference and --plot
 validate --reference {CYCLES} --variant NOPE        | no variant 'NOPE'
 validate --points 3                                 | --benchmark
 bench nope                                          | 'nope' is no suite benchmark

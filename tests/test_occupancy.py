@@ -6,7 +6,9 @@ import csv
 from pathlib import Path
 
 import pytest
+from ptx_kernels import HEADER, REGISTERS
 
+import abstim
 from abstim.gpu.config import load_gpu
 from abstim.gpu.occupancy import occupancy
 from functional.errors import InputError
@@ -61,3 +63,21 @@ def test_limiter(grid, block, registers, shared, blocks, limiter):
 def test_block_over_a_limit_names_it(block, registers, shared, message):
     with pytest.raises(InputError, match=message):
         occupancy(GTX480, (1, 1, 1), block, registers, shared)
+
+
+@pytest.mark.parametrize(
+    "grid, cluster, blocks", [(128, 4, 1), (132, 4, 2), (132, 2, 1), (132, 1, 1), (128, 16, 1), (144, 16, 2)]
+)
+def test_clusters_have_a_place_at_once_if_gpcs_can_hold_them(grid, cluster, blocks):
+    """33 clusters of 4 on 132 SMs, in GPCs of 16 and 18: of the latter two SMs are left over, a block on each SM."""
+    got = occupancy(load_gpu("h100").spec, (grid, 1, 1), (128, 1, 1), 32, 0, cluster_blocks=cluster)
+    assert (got.blocks_per_sm, got.limiter) == (blocks, "grid")
+
+
+def test_a_cluster_more_than_an_even_spread_holds_is_no_second_wave(tmp_path):
+    chain = "add.u32 %r0, %r0, %r0; " * 2000
+    (tmp_path / "k.ptx").write_text(f"{HEADER}.entry k() .reqnctapercluster 4 {{ {REGISTERS} {chain} ret; }}")
+    kernel = abstim.load(tmp_path / "k.ptx").kernel()
+    launches = [kernel.launch(grid=4 * clusters, block=128, args=[]) for clusters in (32, 33)]
+    one, more = (abstim.run(x, "h100", ["timed_code=ptx"]).totals["cycles"] for x in launches)
+    assert more == pytest.approx(one, rel=0.05)

@@ -18,6 +18,7 @@ from test_timeline import check_trace_events
 
 import abstim
 from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock, overlapping, time_together
+from abstim.cli import main
 from abstim.engine.kept_caches import Caches
 from abstim.engine.read_only_caches import CODE_LINE, CONST_LINE
 from abstim.engine.side_by_side import Kernel, _joined, simulate_side_by_side
@@ -30,6 +31,7 @@ from abstim.session.session import Session, open_session
 from abstim.session.side_by_side import kernel_of
 from abstim.session.warm_up import Flushed
 from abstim.show.timeline import timeline
+from abstim.study.baseline import compare
 from abstim.targets.loading import load
 from functional.errors import InputError
 from functional.launches.launch import Order, awaits_of, stretches
@@ -300,9 +302,34 @@ def test_launches_on_streams_run_side_by_side_and_serially_as_before(folder):
     chain = run(str(written(folder, {}, {"programmatic": True})), "gtx480_perfect", ["launch_latency_cycles=900"])
     assert chain.overlap.cycles == pytest.approx(chain.totals["cycles"], abs=0)
     assert chain.overlap.serial_cycles - chain.overlap.cycles == pytest.approx(900, abs=40)
+    (line,) = compare(json.loads(json.dumps(both.to_json())), serial).changed
+    assert line.startswith("note: none before, kernels of different streams are timed one by one")
     path = str(written(folder, *streams))
     other = run(path, gpu, model="occupancy")
     assert other.overlap is None and "one by one" in other.note
+
+
+def test_caches_are_no_colder_one_after_the_other_than_side_by_side(folder):
+    """Else what warm caches save is taken for what streams save, and traffic of cold ones for that of all together."""
+    streams = {"stream": "a"}, {"stream": "a"}, {"stream": "b"}
+    found = run(str(written(folder, *streams)), "gtx480")
+    overlap, launches = found.overlap, found.launches
+    assert max(x.cycles for x in launches) < overlap.serial_cycles < sum(x.cycles for x in launches)
+    first = launches[0].memory["dram_read_bytes"]
+    assert first <= overlap.memory["dram_read_bytes"] < 1.1 * first  # all read the same
+    seconds = overlap.cycles / found.gpu_values["core_clock_hz"]
+    moved = overlap.memory["dram_read_bytes"] + overlap.memory["dram_write_bytes"]
+    assert found.rates["dram_bytes"] == pytest.approx(moved / seconds)
+    kept = run(str(written(folder, *streams)), "gtx480", flush="none")
+    assert kept.overlap.serial_cycles == sum(x.cycles for x in kept.launches)
+
+
+def test_a_trace_for_accel_sim_says_that_it_has_no_streams(folder, capsys):
+    for name, streams in {"one": "aa", "two": "ab"}.items():
+        path = str(written(folder, *({"stream": stream} for stream in streams)))
+        with pytest.raises(SystemExit) as end:
+            main(["export-trace", path, "-o", str(folder / name)])
+        assert not end.value.code and ("keeps no streams" in capsys.readouterr().err) == (name == "two")
 
 
 def test_a_timeline_has_a_track_a_stream(folder):

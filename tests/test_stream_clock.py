@@ -6,8 +6,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from abstim.application.stream_clock import COPY_SECONDS, LINK_BYTES_PER_SECOND, StreamClock, dram_bytes_per_second
+from abstim.application.device_memory import attributes
+from abstim.application.stream_clock import COPY_SECONDS, LINK_BYTES_PER_SECOND, StreamClock, dram_seconds
 from abstim.gpu.config import load_gpu
+from abstim.session.limits import peaks
 
 MS = 10**9  # picoseconds
 
@@ -96,13 +98,36 @@ def test_the_program_waits_and_goes_on_afterwards(clock):
 
 
 def test_fills_and_copies_within_the_device_take_its_memory(clock):
-    rate = dram_bytes_per_second(clock.gpu)
     clock.transfer(0, 10**6, 3)
     clock.record(1, 0)
     clock.transfer(0, 10**6, 4)
     clock.transfer(0, 10**6, 0)  # within the host: no time of the GPU
     clock.record(2, 0)
-    assert clock.elapsed(1, 2) == round(1e6 / rate * 1e12) and clock.busy["kernels"] == 3 * clock.elapsed(1, 2)
+    assert clock.elapsed(1, 2) == round(dram_seconds(clock.gpu, 0, 1e6) * 1e12)
+    assert clock.busy == {"within device": 3 * clock.elapsed(1, 2)}
+
+
+@pytest.mark.parametrize("name", ["gtx480", "rtx3070", "h100"])
+def test_a_program_computes_the_most_that_dram_carries(name):
+    """From the attributes, as bandwidth benchmarks do: no share of it is above 100 %."""
+    gpu = load_gpu(name)
+    found = attributes(gpu, 80)
+    clock_khz, bits = found[36], found[37]
+    assert 2 * clock_khz * 1e3 * bits / 8 == pytest.approx(peaks(gpu)["dram_bytes"], rel=1e-5)
+    assert dram_seconds(gpu, 0, 1e9) == pytest.approx(1e9 / peaks(gpu)["dram_bytes"])  # of a fill
+
+
+def test_fills_of_two_streams_share_the_device_memory(clock):
+    clock.beside = lambda operations: False  # kernels may run side by side
+    for stream in (1, 2):
+        clock.stream(stream, True)
+        clock.transfer(stream, 10**6, 4)
+        clock.record(stream, stream)
+    clock.kernel(1, taking(1e-3))
+    clock.record(3, 1)
+    one = round(dram_seconds(clock.gpu, 0, 1e6) * 1e12)
+    assert clock.elapsed(1, 2) == one  # twice as many bytes
+    assert clock.elapsed(1, 3) == MS  # a kernel waits for what is before it on its stream alone
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from abstim.application.stream_clock import dram_seconds
 from abstim.gpu.config import Gpu
 from functional.arrays import UInt8, UInt64
 from functional.errors import InputError, refuse
@@ -47,15 +48,22 @@ def most_shared_bytes(gpu: Gpu) -> int:
     return max(48 << 10, spec.shared_bytes_per_sm - reserved) if spec.shared_bytes_per_sm > 48 << 10 else 48 << 10
 
 
+def memory_clock_and_width(gpu: Gpu) -> tuple[int, int]:
+    """In kHz and bits: programs take two transfers a cycle of all the bits for the most that DRAM carries."""
+    bits = 64 * gpu.spec.dram_channels
+    most = 1 / max(dram_seconds(gpu, 0, 1), 1e-18)
+    return min(round(most * 8 / (2 * bits) / 1000), _LIMIT), bits
+
+
 def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
     """Number (cudaDeviceAttr) -> value. What a description does not have is what every GPU since 7.0 has."""
     spec = gpu.spec
     major, minor = compute_capability(gpu, of_program)
-    l2_bytes = min(128 * spec.l2_lines, _LIMIT)
+    l2_bytes, (memory_khz, bits) = min(128 * spec.l2_lines, _LIMIT), memory_clock_and_width(gpu)
     own = dict(
         MaxRegistersPerBlock=min(65536, spec.registers_per_sm), MultiProcessorCount=spec.sm_count,
-        ClockRate=round(spec.core_clock_hz / 1000), MemoryClockRate=round(spec.core_clock_hz / 1000),
-        GlobalMemoryBusWidth=64 * spec.dram_channels, L2CacheSize=l2_bytes,
+        ClockRate=round(spec.core_clock_hz / 1000), MemoryClockRate=memory_khz,
+        GlobalMemoryBusWidth=bits, L2CacheSize=l2_bytes,
         MaxThreadsPerMultiProcessor=spec.max_threads_per_sm, MaxRegistersPerMultiprocessor=spec.registers_per_sm,
         ComputeCapabilityMajor=major, ComputeCapabilityMinor=minor, MaxBlocksPerMultiprocessor=spec.max_blocks_per_sm,
         MaxSharedMemoryPerMultiprocessor=spec.shared_bytes_per_sm, MaxSharedMemoryPerBlockOptin=most_shared_bytes(gpu),

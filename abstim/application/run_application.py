@@ -46,7 +46,7 @@ class ApplicationResult(Brief):
     launches: tuple[Timed, ...]
     executed: int  # launches, timed or not
     seconds: float
-    busy_seconds: dict[str, float]  # kernels, copies to and from the device
+    busy_seconds: dict[str, float]  # kernels, copies within, to and from the device
     kernels_waited_seconds: float
     problems: dict[str, int]
     model: str

@@ -28,17 +28,17 @@ LANES, TRANSFERS_PER_SECOND, CODED_SHARE, PAYLOAD_SHARE = 16, 16e9, 128 / 130, 2
 LINK_BYTES_PER_SECOND = LANES * TRANSFERS_PER_SECOND / 8 * CODED_SHARE * PAYLOAD_SHARE  # 28.8e9
 COPY_SECONDS = 5e-6  # what starting a copy takes: a round figure, of no source
 PICOSECONDS = 10**12
-KERNELS, TO_DEVICE, FROM_DEVICE = "kernels", "to device", "from device"
-_ENGINES = {1: TO_DEVICE, 2: FROM_DEVICE}
+KERNELS, WITHIN_DEVICE, TO_DEVICE, FROM_DEVICE = "kernels", "within device", "to device", "from device"
+_LINK = {1: TO_DEVICE, 2: FROM_DEVICE}
 DEFAULT_STREAM = 0
 Result = TypeVar("Result")
 MOST_OPEN, MOST_OPEN_BYTES = 1 << 10, 1 << 30  # operations that are timed together, and their traces
 
 
-def dram_bytes_per_second(gpu: Gpu) -> float:
-    """What all channels carry together."""
-    cycles = max(gpu.params.dram_sector_cycles, 1e-9)
-    return gpu.spec.dram_channels * SECTOR_BYTES * gpu.spec.core_clock_hz / cycles
+def dram_seconds(gpu: Gpu, read_bytes: float, written_bytes: float) -> float:
+    """That all channels together take: a burst brings a sector, and writes as many as it has room for."""
+    bursts = read_bytes / SECTOR_BYTES + written_bytes / gpu.spec.dram_burst_bytes
+    return bursts * gpu.params.dram_sector_cycles / (gpu.spec.dram_channels * gpu.spec.core_clock_hz)
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Operation:
     engine: str
     stream: int
     after: frozenset[Operation]  # what it waits for: nothing else, if kernels run side by side
-    before_on_engine: Operation | None  # what its engine did last
+    before_on_engine: Operation | None  # what its engine did last; of kernels and copies within the device, either
     seconds: Future[float]  # that it takes by itself
     launch: Launch | None = None  # of a kernel that may run beside others,
     trace: Trace | None = None  # and what it did, until it is timed
@@ -148,11 +148,11 @@ class StreamClock:
     def transfer(self, stream: int, size_bytes: int, direction: int) -> None:
         """A copy (from the device: direction & 2, to it: & 1) or, direction 4, a fill. On the default stream the
         program waits for it."""
-        if direction in _ENGINES:
-            engine, taken = _ENGINES[direction], COPY_SECONDS + size_bytes / LINK_BYTES_PER_SECOND
+        if direction in _LINK:
+            engine, taken = _LINK[direction], COPY_SECONDS + size_bytes / LINK_BYTES_PER_SECOND
         elif direction:
-            accesses = 1 if direction == 4 else 2
-            engine, taken = KERNELS, accesses * size_bytes / dram_bytes_per_second(self.gpu)
+            read_bytes = 0 if direction == 4 else size_bytes
+            engine, taken = WITHIN_DEVICE, dram_seconds(self.gpu, read_bytes, size_bytes)
         else:
             return
         self._submit(engine, stream, answered(taken))
@@ -214,11 +214,13 @@ class StreamClock:
     def _submit(
         self, engine: str, stream: int, seconds: Future[float], launch: Launch | None = None, trace: Trace | None = None
     ) -> Operation:
-        one = Operation(
-            engine, stream, self._start(stream), self._last.get(engine), seconds, launch, trace,
-            self._priorities.get(stream, 0),
-        )  # fmt: skip
-        self._last[engine], self._ready[stream] = one, frozenset({one})
+        lane, after = KERNELS if engine == WITHIN_DEVICE else engine, self._start(stream)
+        if engine == WITHIN_DEVICE and self.beside is not None:  # each has all of DRAM: one waits for the other
+            after |= {self._last[engine]} if engine in self._last else frozenset()
+        priority = self._priorities.get(stream, 0)
+        one = Operation(engine, stream, after, self._last.get(lane), seconds, launch, trace, priority)
+        self._last |= {lane: one, engine: one}
+        self._ready[stream] = frozenset({one})
         self._open.append(one)
         return one
 
@@ -243,7 +245,7 @@ class StreamClock:
         taken, last = one.picoseconds, one.before_on_engine
         ready = latest(one.after)
         if one.end < 0:
-            side_by_side = self.beside is not None and one.engine == KERNELS
+            side_by_side = self.beside is not None and one.engine not in _LINK.values()
             one.start = ready if last is None or side_by_side else max(ready, last.end)
             one.end = one.start + taken
             if one.engine == KERNELS:
@@ -284,7 +286,7 @@ def time_together(
     kernels: list[Kernel] = []
     cycle = PICOSECONDS / gpu.spec.core_clock_hz
     befores = [  # one engine does all copies in one direction
-        (*one.after, *([one.before_on_engine] if one.before_on_engine and one.engine != KERNELS else ()))
+        (*one.after, *([one.before_on_engine] if one.before_on_engine and one.engine in _LINK.values() else ()))
         for one in operations
     ]
     ready = [latest(other for other in before if other.end >= 0) for before in befores]

@@ -18,7 +18,7 @@ from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
 from abstim.application.call_server import CallServer, CudaError, Shape
-from abstim.application.device_memory import HostRanges, compute_capability, most_shared_bytes
+from abstim.application.device_memory import HostRanges, compute_capability, memory_clock_and_width, most_shared_bytes
 from abstim.application.loaded_modules import LoadedModule
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import Gpu
@@ -192,10 +192,10 @@ class _Driver(DriverBase):
 
     def _properties(self, device: int) -> dict[str, int]:
         gpu = self._gpu
-        clock_khz = round(gpu.spec.core_clock_hz / 1000)
+        clock_khz, (memory_khz, bits) = round(gpu.spec.core_clock_hz / 1000), memory_clock_and_width(gpu)
         found = {"max_shared_mem": most_shared_bytes(gpu), "max_num_regs": gpu.spec.registers_per_sm, "warpSize": 32}
-        found |= {"multiprocessor_count": gpu.spec.sm_count, "sm_clock_rate": clock_khz, "mem_clock_rate": clock_khz}
-        return found | {"mem_bus_width": 64 * gpu.spec.dram_channels}
+        found |= {"multiprocessor_count": gpu.spec.sm_count, "sm_clock_rate": clock_khz, "mem_clock_rate": memory_khz}
+        return found | {"mem_bus_width": bits}
 
 
 def _ptx_compiler(compiler: type) -> type:

@@ -103,8 +103,9 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
     else:
         _print(result, samples)
         if result.executed and _reads_host_clock(command[0]):
-            say("The program asks for the time of day: what it measures so is this computer's time, not the GPU's.")
-    raise typer.Exit(_status(result, "" if samples or options.launches else options.only))
+            say("What the program measures by the host's clock, if it does, is this computer's time, not the GPU's.")
+    chosen = {"--only": options.only, "--launches": options.launches}
+    raise typer.Exit(_status(result, "" if samples else " ".join(f"{k} {v}" for k, v in chosen.items() if v)))
 
 
 _CHRONO = b"_ZNSt6chrono3_V21%b_clock3nowEv"
@@ -113,7 +114,8 @@ _MOST_BYTES = 1 << 28  # of a program that are looked through
 
 
 def _reads_host_clock(program: str) -> bool:
-    """Does a program ask for the time of this computer? Of an interpreter nobody knows."""
+    """May a program ask for the time of this computer? One that holds CUDA's runtime may always, as that does. Of an
+    interpreter nobody knows."""
     from mmap import ACCESS_READ, mmap
 
     found = Path(shutil.which(program) or "")
@@ -132,14 +134,14 @@ def _stretch(text: str) -> tuple[int, int | None]:
     return int(first or 0), int(after) if after else None
 
 
-def _status(result: ApplicationResult, only: str) -> int:
+def _status(result: ApplicationResult, chosen: str) -> int:
     """130 after an interrupt, 2 where something could not be done, else the program's own, or 2 if kernels were
-    launched and none has `only` in its name, which is said."""
+    launched and none is one of the `chosen`, which is said."""
     if result.interrupted:
         return 130
-    unmatched = bool(only and result.executed and not result.launches)
+    unmatched = bool(chosen and result.executed and not result.launches)
     if unmatched:
-        note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
+        note(f"abstim: none of {result.executed:,} launches is one of {chosen}, so nothing was timed")
     if (number := -result.status) > 0:
         name = f" ({Signals(number).name})" if number in set(Signals) else ""
         note(f"abstim: the program was ended by signal {number}{name}")

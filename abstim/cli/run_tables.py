@@ -92,6 +92,8 @@ def _print_run(result: RunResult) -> None:
         _print_bounds(result)
     if result.overlap:
         print_overlap(result.overlap, "cycles", quantity)
+        if result.flush != "none":
+            say("Caches are emptied once for all that may overlap, in both; --serial empties them before each launch")
     size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     for line in _rate_lines(result):

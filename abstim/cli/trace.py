@@ -28,11 +28,15 @@ def export_trace(*, target: str, output: Path, xz: bool = False, launch: LaunchO
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`"""
     from abstim.targets.resolve import open_target, sass_opcode
     from functional.accelsim import write
+    from functional.launches.case import StreamedCase
+    from functional.launches.launch import may_overlap
 
     case = open_target(launch.of(target))
     with progress(quiet=as_json) as report:
         files = write(case, output, sass_opcode, compress=xz, progress=report)
     total = sum(file.stat().st_size for file in files)
+    if not isinstance(case, StreamedCase) and may_overlap(case.launches):
+        note(f"abstim: {output} keeps no streams: its launches are timed one after the other")
     if as_json:
         print_json({"directory": str(output), "kernels": [f.name for f in files], "bytes": total})
     else:

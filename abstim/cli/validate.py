@@ -58,6 +58,8 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     from abstim.study import validate as library
 
     o = options
+    drawn = o.reference is not None and o.plot is not None
+    refuse_options("without --reference and --plot", measured_by=not drawn and o.measured_by != "reference")
     alone = {"reference": o.reference, "variant": o.variant, "group": o.group, "flush": o.flush != "all"}
     if o.plot is not None:  # can it be drawn, and written? Asked before anything is timed
         need("matplotlib")

@@ -39,22 +39,23 @@ def demands_of(
 
 
 def occupancy(
-    spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, shared_bytes: int, tensor_memory_columns: int = 0
-) -> Occupancy:
+    spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, shared_bytes: int, tensor_memory_columns: int = 0,
+    cluster_blocks: int = 1,
+) -> Occupancy:  # fmt: skip
     """Thread blocks an SM of one launch.
 
     `shared_bytes` is static plus dynamic shared memory a thread block, `tensor_memory_columns` what it allocates of
     those: a thread block that would have to wait for them counts as one that is not there. Threads are padded to whole
     warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
-    is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming
-    the limit, for a thread block that one SM cannot hold."""
+    is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch), or what GPCs need to hold
+    all clusters. Raises InputError, naming the limit, for a thread block that one SM cannot hold."""
     demands = demands_of(spec, block, registers_per_thread, shared_bytes, tensor_memory_columns)
     for what, (needed, available, key) in demands.items():
         if needed > available:
             wanted = f"{needed:,} {_UNITS.get(what, what)}"
             raise InputError(f"a thread block needs {wanted}, more than {key} = {available:,}")
     limits = {what: available // needed for what, (needed, available, _) in demands.items() if needed}
-    limits["grid"] = max(1, -(-prod(grid) // spec.sm_count))
+    limits["grid"] = _evenly(spec, prod(grid), cluster_blocks)
     limiter = min(limits, key=limits.__getitem__)
     return Occupancy(limits[limiter], limiter)
 
@@ -68,9 +69,25 @@ def first_sm(sm_count: int, gpcs: int, gpc: int) -> int:
     return min(sm_count, (gpc * pairs + gpcs - 1) // gpcs * _TPC_SMS)
 
 
+def _gpc_sms(spec: Spec) -> list[int]:
+    starts = [first_sm(spec.sm_count, spec.gpcs, gpc) for gpc in range(spec.gpcs + 1)]
+    return [stop - start for start, stop in pairwise(starts)]
+
+
+def _evenly(spec: Spec, blocks: int, cluster_blocks: int) -> int:
+    """Thread blocks an SM with which all have a place at once, or the most that an SM can hold. Of a GPC's SMs some may
+    be too few for another cluster: its thread blocks are held elsewhere then, beside others."""
+    each, sms = max(1, -(-blocks // spec.sm_count)), _gpc_sms(spec)
+    clusters = -(-blocks // cluster_blocks)
+    while cluster_blocks > 1 and each < spec.max_blocks_per_sm:
+        if sum(each * count // cluster_blocks for count in sms if count >= cluster_blocks) >= clusters:
+            break
+        each += 1
+    return each
+
+
 def check_cluster(spec: Spec, cluster_blocks: int) -> None:
     """Raises InputError for a cluster of more thread blocks than any GPC has SMs."""
-    starts = [first_sm(spec.sm_count, spec.gpcs, gpc) for gpc in range(spec.gpcs + 1)]
-    most = max(stop - start for start, stop in pairwise(starts))
+    most = max(_gpc_sms(spec))
     if cluster_blocks > most:
         raise InputError(f"a cluster has {cluster_blocks} thread blocks, each for an SM of one GPC, which has {most}")

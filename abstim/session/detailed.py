@@ -88,7 +88,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     if session.overlaps:
         from abstim.session.side_by_side import overlap_of
 
-        overlaps = [overlap_of(session, gpu, Flushed(flush), cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
+        overlaps = [overlap_of(session, gpu, flush, cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
     seconds = perf_counter() - started - (session.prepared_seconds - before)
     return [
         run_result(session, gpu, launches, seconds, overlap=overlap, flush=flush)

@@ -116,18 +116,20 @@ class RunResult:
     version: str = __version__  # of abstim
     overlap: Overlap | None = None  # of launches on streams; then `totals` are of all of them side by side
     totals: dict[str, float] = field(init=False)
-    rates: dict[str, float] = field(init=False)  # those of a launch, of all of them one after the other
+    rates: dict[str, float] = field(init=False)  # those of a launch, of all of them in the time of `totals`
 
     def __post_init__(self) -> None:
         summed = ("cycles", "seconds", "thread_instructions", "warp_instructions")
         totals = {key: sum(getattr(launch, key) for launch in self.launches) for key in summed}
         if self.overlap is not None:
-            totals |= {"seconds": totals["seconds"] / self.overlap.speed_up, "cycles": self.overlap.cycles}
+            totals["seconds"] *= self.overlap.cycles / totals["cycles"]
+            totals["cycles"] = self.overlap.cycles
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
         work = {kind: sum([launch.work.get(kind, 0) for launch in self.launches]) for kind in FLOATS}
         moved = {name: [launch.memory[name] for launch in self.launches if name in launch.memory] for name in TRAFFIC}
         memory = {name: sum(map(int, each)) for name, each in moved.items() if each}
+        memory |= self.overlap.memory if self.overlap is not None else {}
         most = self.launches[0].peaks if self.launches else {}
         reached = rates(work, memory, totals["seconds"], most) if totals["seconds"] else {}
         object.__setattr__(self, "rates", reached)

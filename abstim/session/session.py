@@ -186,7 +186,8 @@ class Session:
         def made() -> Occupancy:
             check_cluster(gpu.spec, launch.cluster.total)
             registers, columns = self.registers(number).count, self.tensor_columns(number)
-            return occupancy(gpu.spec, launch.grid, launch.block, registers, launch.shared_bytes, columns)
+            needs = launch.block, registers, launch.shared_bytes, columns
+            return occupancy(gpu.spec, launch.grid, *needs, launch.cluster.total)
 
         try:
             return self.once(("occupancy", gpu.spec, launch.grid, launch.block, *own), made)

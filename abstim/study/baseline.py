@@ -64,7 +64,8 @@ def read_result(path: Path) -> Any:
 
 def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
     """Launch by launch, where both have the same kernels in the same order; else the totals alone. And settings that
-    explain a difference: the target, the model, every value of the GPU, what is launched and flushed."""
+    explain a difference: the target, the model, every value of the GPU, what is launched and flushed, what notes say
+    (streams side by side or not, the order of thread blocks)."""
     now = json.loads(json.dumps(new.to_json()))
     before, after = old["launches"], now["launches"]
     alike = [launch["kernel"] for launch in before] == [launch["kernel"] for launch in after]
@@ -72,7 +73,7 @@ def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
     rows = [_row(f"{k} {new['kernel']}", old, new) for k, (old, new) in pairs]
     rows.append(_row("all", old["totals"] | {"limit": old.get("limit", "-")}, now["totals"] | {"limit": now["limit"]}))
     changed = [] if alike else ["launches: other kernels, or another number of them"]
-    settings, values = ("target", "gpu", "model", "flush", "memory_model", "version"), now["gpu_values"]
+    settings, values = ("target", "gpu", "model", "flush", "memory_model", "version", "note"), now["gpu_values"]
     changed += _changed(old, {key: now[key] for key in settings}) + _changed(old.get("gpu_values") or {}, values)
     first = next(((k, different) for k, own in pairs if (different := _changed(own[0], _launched(own[1])))), None)
     changed += [f"launch {first[0]}, {said}" for said in first[1]] if first else []
@@ -81,7 +82,12 @@ def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
 
 def _changed(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Of what both have, what differs."""
-    return [f"{k}: {old[k]} before, {now[k]} now" for k in now if k in old and k != "name" and old[k] != now[k]]
+    differ = [k for k in now if k in old and k != "name" and old[k] != now[k]]
+    return [f"{k}: {_shown(old[k])} before, {_shown(now[k])} now" for k in differ]
+
+
+def _shown(value: Any) -> Any:
+    return "none" if value == "" else value
 
 
 def _launched(launch: Mapping[str, Any]) -> dict[str, Any]:

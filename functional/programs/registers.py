@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, reduce
 from math import prod
 from operator import or_
-from pathlib import Path
 
 from msgspec import Struct
 
 from functional.launches.launch import WARP_THREADS
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Register
+from functional.ptx.source import for_assembler
 
 # 32-bit registers a value takes; predicates have a register file of their own
 _WIDTH = {"pred": 0, "b64": 2, "s64": 2, "u64": 2, "f64": 2, "b128": 4}
@@ -164,17 +164,16 @@ def registers_per_thread(program: Program, target: str, known: Mapping[str, int]
 
 @cache
 def _ptxas(path: str, target: str, digest: str) -> dict[str, int]:
-    """Registers of every kernel of a file as ptxas reports them; empty without ptxas. `digest` only keys the cache."""
-    ptxas = shutil.which("ptxas")
-    if ptxas is None or not Path(path).is_file():
+    """Registers of every kernel of a file as ptxas reports them; empty without ptxas, or if the file has changed."""
+    ptxas, text = shutil.which("ptxas"), for_assembler(path, digest)
+    if ptxas is None or text is None:
         return {}
-    absolute = str(Path(path).resolve())  # no file name can pass for an option
-    command = ["sh", "-c", _AT_MOST, "sh", ptxas, "-v", f"-arch={target}", "-o", "/dev/null", absolute]
+    command = ["sh", "-c", _AT_MOST, "sh", ptxas, "-v", f"-arch={target}", "-o", "/dev/null", "/dev/stdin"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, input=text, check=False)
     except OSError:
         return {}
-    return parse_ptxas(done.stderr + done.stdout) if done.returncode == 0 else {}
+    return parse_ptxas((done.stderr + done.stdout).decode("utf-8", "replace")) if done.returncode == 0 else {}
 
 
 def parse_ptxas(report: str) -> dict[str, int]:

@@ -74,6 +74,12 @@ def unchanged(path: str, digest: str) -> bytes | None:
     return data if sha256(data).hexdigest() == digest else None
 
 
+def for_assembler(path: str, digest: str) -> bytes | None:
+    """The same as ptxas takes it, which refuses what is not ASCII even in comments."""
+    text = unchanged(path, digest)
+    return text if text is None else text.decode("utf-8", "replace").encode("ascii", "replace")
+
+
 def ptx_text(program: Program) -> str:
     """The PTX, if it is still where it was read, and as it was; else nothing."""
     return (unchanged(program.path, program.digest) or b"").decode("utf-8", "replace")

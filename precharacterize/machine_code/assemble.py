@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from functional.keep.kept import Kept, key
-from functional.ptx.source import unchanged
+from functional.ptx.source import for_assembler
 
 NO_SCOREBOARD = 7
 
@@ -174,7 +174,7 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
     if not toolkits():
         lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if tool(name) is None)
         return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
-    if (text := unchanged(path, digest)) is None:
+    if (text := for_assembler(path, digest)) is None:
         return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
     for each in toolkits():

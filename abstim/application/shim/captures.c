@@ -19,6 +19,14 @@ void join(Stream *stream, Graph *graph) {
     graph->joined[graph->joined_count++] = stream;
 }
 
+void record_in_capture(Event *event, Stream *stream) {
+    Graph *graph = event->capture = stream->capture;
+    event->captured = 1, event->tails.count = 0;
+    follow(&event->tails, stream->tails.nodes, stream->tails.count);
+    graph->recorded = realloc(graph->recorded, (graph->recorded_count + 1) * sizeof(Event *));
+    graph->recorded[graph->recorded_count++] = event;
+}
+
 void capture(Stream *stream, Operation *operation) {
     Node *node = add_node(stream->capture, operation, stream->tails.nodes, stream->tails.count);
     stream->tails.count = 0;
@@ -48,7 +56,9 @@ PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
     Graph *captured = stream->capture;
     for (size_t k = 0; k < captured->joined_count; k++)
         if (is_stream(captured->joined[k]) && captured->joined[k]->capture == captured) captured->joined[k]->capture = NULL;
-    captured->joined_count = 0, captured->done = 1, stream->capture = NULL, stream->origin = 0;
+    for (size_t k = 0; k < captured->recorded_count; k++)
+        if (is_handle(captured->recorded[k]) && captured->recorded[k]->capture == captured) captured->recorded[k]->capture = NULL;
+    captured->joined_count = captured->recorded_count = 0, captured->done = 1, stream->capture = NULL, stream->origin = 0;
     return failed(SUCCESS);
 }
 static Error capture_info(Stream *stream, int *status, unsigned long long *id, Graph **graph, Node *const **before,

@@ -183,6 +183,7 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {SUCCESS, "cudaSuccess", "no error"},
     {INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"},
     {OUT_OF_MEMORY, "cudaErrorMemoryAllocation", "out of memory"},
+    {INITIALIZATION_ERROR, "cudaErrorInitializationError", "initialization error"},
     {INVALID_CONFIGURATION, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
     {INVALID_SYMBOL, "cudaErrorInvalidSymbol", "invalid device symbol"},
     {INVALID_TEXTURE, "cudaErrorInvalidTexture", "invalid texture reference"},
@@ -209,6 +210,8 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {910, "cudaErrorGraphExecUpdateFailure", "the graph update was not performed: the topology changed"},
     {UNKNOWN, "cudaErrorUnknown", "unknown error"},
 };
 

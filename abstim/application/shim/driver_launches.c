@@ -50,6 +50,7 @@ typedef struct {
 } Configuration;
 PUBLIC Error cuLaunchKernelEx(const Configuration *c, Kernel *function, void **arguments, void **extra) {
     LaunchTraits traits = traits_of(c->attributes, c->count);
+    if (traits.records) return DRIVER(missing(MISSING_RECORDS));
     return launch(function, c->grid, c->block, c->shared_bytes, traits, c->stream, arguments, extra);
 }
 

@@ -150,12 +150,18 @@ PUBLIC Error cudaGraphDebugDotPrint(Graph *graph, const char *path, unsigned fla
     return failed(SUCCESS);
 }
 PUBLIC Error cudaGraphLaunch(Graph *graph, Stream *stream) {
-    if ((uintptr_t)stream >= 3 && stream->capture) {
+    CHECK_STREAM(stream);
+    Stream *on = actual(stream);
+    if (on && on->capture) {
         Operation operation = {.what = CHILD, .child = {graph}};
-        return submit(&operation, stream);
+        return submit(&operation, on);
     }
+    if (graph->launched) tell_event(MESSAGE_WAIT, graph->launched, on);  // a graph does not run beside itself
+    else graph->launched = new_ids(1);
     assign_defaults(graph);
-    return replay(graph, stream);
+    Error error = replay(graph, on);
+    tell_event(MESSAGE_RECORD, graph->launched, on);
+    return error;
 }
 
 static Error destroy(Graph *graph) {
@@ -170,6 +176,7 @@ static Error destroy(Graph *graph) {
     free(graph->nodes);
     free(graph->defaults);
     free(graph->joined);
+    free(graph->recorded);
     free(graph);
     return failed(SUCCESS);
 }
@@ -184,6 +191,7 @@ PUBLIC Error cudaGraphExecUpdate(Graph *executable, Graph *graph, int *result) {
     }
     Graph *fresh = duplicate(graph), old = *executable;
     *executable = *fresh, *fresh = old, *result = 0;
+    executable->launched = old.launched;
     return destroy(fresh);
 }
 

@@ -57,7 +57,7 @@ PUBLIC Error cudaLaunchCooperativeKernel(const void *function, Dim3 grid, Dim3 b
 typedef struct {
     Dim3 grid, block; size_t shared_bytes; Stream *stream; LaunchAttribute *attributes; unsigned count;
 } LaunchConfiguration;
-enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC = 6 };
+enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC = 6, ATTRIBUTE_PROGRAMMATIC_EVENT = 7, ATTRIBUTE_COMPLETION_EVENT = 12 };
 
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count) {
     LaunchTraits found = {0};
@@ -65,12 +65,14 @@ LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count) {
         if (attributes[k].id == ATTRIBUTE_COOPERATIVE) found.cooperative = attributes[k].value.number;
         if (attributes[k].id == ATTRIBUTE_PROGRAMMATIC) found.programmatic = attributes[k].value.number;
         if (attributes[k].id == ATTRIBUTE_CLUSTER) found.cluster = attributes[k].value.size;
+        found.records |= attributes[k].id == ATTRIBUTE_PROGRAMMATIC_EVENT || attributes[k].id == ATTRIBUTE_COMPLETION_EVENT;
     }
     return found;
 }
 
 PUBLIC Error cudaLaunchKernelExC(const LaunchConfiguration *c, const void *function, void **arguments) {
     LaunchTraits traits = traits_of(c->attributes, c->count);
+    if (traits.records) return missing(MISSING_RECORDS);  // who waits for one would wait for nothing
     return launch(function, c->grid, c->block, arguments, c->shared_bytes, c->stream, traits);
 }
 

@@ -19,7 +19,7 @@ enum {
     INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNKNOWN = 999,
-    INVALID_HANDLE = 400, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301,
+    INVALID_HANDLE = 400, CAPTURED_EVENT = 907, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301,
 };
 
 typedef struct { unsigned x, y, z; } Dim3;
@@ -43,7 +43,7 @@ typedef struct Graph Graph;
 typedef struct Context Context;  // the driver's
 typedef struct { struct Node **nodes; size_t count; } Tails;  // of what is captured: what comes next follows them
 typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *capture; int origin; Tails tails; } Stream;
-typedef struct Event { uint64_t id; int recorded; Graph *capture; Tails tails; } Event;
+typedef struct Event { uint64_t id; int recorded, untimed, captured; Graph *capture; Tails tails; } Event;
 
 // What a stream can be told to do, now or (captured) each time a graph is launched.
 enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD, CONDITION };
@@ -116,7 +116,8 @@ Error symbol(const void *host, uint8_t **address, size_t *bytes);
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
 // What attributes say of a launch; a cluster of no blocks is that of the kernel itself
-typedef struct { int cooperative, programmatic; Dim3 cluster; } LaunchTraits;
+typedef struct { int cooperative, programmatic, records; Dim3 cluster; } LaunchTraits;
+#define MISSING_RECORDS "launch attributes that record events"
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
 
 // arrays.c
@@ -152,7 +153,9 @@ Error perform(Operation *operation, Stream *stream);
 uint64_t stream_id(Stream *stream);
 void print_pending(void);
 void forget_pending(void);
+int is_handle(const void *handle);  // of a stream or event that there is
 int is_stream(const Stream *stream);
+Stream *actual(Stream *stream);  // NULL: the default one
 #define CHECK_STREAM(stream) if (!is_stream(stream)) return failed(INVALID_HANDLE)
 void keep_printed(const uint8_t *text, size_t bytes);
 

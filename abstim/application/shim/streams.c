@@ -5,7 +5,6 @@
 static char *printed;
 static size_t printed_bytes, printed_room;
 static uint64_t made;  // streams and events, for their ids
-static Stream *per_thread_stream;
 
 // What kernels printed appears when the program next waits for the GPU.
 void keep_printed(const uint8_t *text, size_t bytes) {
@@ -36,7 +35,7 @@ static size_t place_of(const void *handle) {
     return place;  // from 1; 0 if there is none
 }
 
-static int is_handle(const void *handle) {
+int is_handle(const void *handle) {
     lock();
     int found = place_of(handle) > 0;
     unlock();
@@ -53,10 +52,13 @@ static Error destroy(void *handle) {
 
 int is_stream(const Stream *stream) { return (uintptr_t)stream < 3 || is_handle(stream); }
 
-static Stream *actual(Stream *stream) {
+Error cudaStreamCreate(Stream **stream);
+
+Stream *actual(Stream *stream) {
+    static __thread Stream *own;
     if (stream != (Stream *)2) return stream == (Stream *)1 ? NULL : stream;
-    if (!per_thread_stream) per_thread_stream = calloc(1, sizeof *per_thread_stream);
-    return per_thread_stream;
+    if (!own) cudaStreamCreate(&own);
+    return own;
 }
 
 uint64_t stream_id(Stream *stream) {
@@ -147,6 +149,7 @@ Error perform(Operation *o, Stream *stream) {
 
 void capture(Stream *stream, Operation *operation);
 void join(Stream *stream, Graph *graph);
+void record_in_capture(Event *event, Stream *stream);
 void follow(Tails *tails, struct Node *const *before, size_t count);
 
 Error submit(Operation *operation, Stream *stream) {
@@ -154,11 +157,8 @@ Error submit(Operation *operation, Stream *stream) {
     Stream *to = actual(stream);
     if (!to || !to->capture) return perform(operation, to);
     if (operation->what == RELEASE) operation->what = NOTHING;  // kept: the graph may be launched again
-    if (operation->what == RECORD) {
-        Event *event = operation->event.event;
-        event->capture = to->capture, event->tails.count = 0;
-        follow(&event->tails, to->tails.nodes, to->tails.count);
-    } else capture(to, operation);
+    if (operation->what == RECORD) record_in_capture(operation->event.event, to);
+    else capture(to, operation);
     return failed(SUCCESS);
 }
 
@@ -239,16 +239,18 @@ PUBLIC Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     if (greatest) *greatest = -5;
     return failed(SUCCESS);
 }
+enum { EXTERNAL = 1, UNTIMED = 2 };  // of a graph that is captured: a node of its own; of an event
+
 PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
-    (void)flags;
     CHECK_STREAM(stream);
     if (!is_handle(event)) return failed(INVALID_HANDLE);
     Stream *on = actual(stream);
-    if (on && event->capture) {  // the stream joins the capture that the event was recorded in
+    if (on && event->capture && !(flags & EXTERNAL)) {  // the stream joins the capture that the event was recorded in
         if (!on->capture) join(on, event->capture);
         follow(&on->tails, event->tails.nodes, event->tails.count);
         return failed(SUCCESS);
     }
+    if (event->captured && !(flags & EXTERNAL)) return failed(CAPTURED_EVENT);  // in a capture that has ended
     Operation operation = {.what = WAIT, .event = {event}};
     return submit(&operation, stream);
 }
@@ -265,10 +267,9 @@ PUBLIC Error cudaStreamAddCallback(Stream *stream, void (*function)(Stream *, Er
 }
 
 PUBLIC Error cudaEventCreateWithFlags(Event **event, unsigned flags) {
-    (void)flags;
     lock();
     *event = calloc(1, sizeof **event);
-    (*event)->id = ++made;
+    **event = (Event){.id = ++made, .untimed = (flags & UNTIMED) != 0};
     add_handle(*event);
     unlock();
     return failed(SUCCESS);
@@ -279,13 +280,18 @@ PUBLIC Error cudaEventDestroy(Event *event) {
 }
 PUBLIC Error cudaEventRecord(Event *event, Stream *stream) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
-    event->capture = NULL;
+    event->capture = NULL, event->captured = 0;
     Operation operation = {.what = RECORD, .event = {event}};
     return submit(&operation, stream);
 }
 PUBLIC Error cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned flags) {
-    (void)flags;
-    return cudaEventRecord(event, stream);
+    CHECK_STREAM(stream);
+    Stream *on = actual(stream);
+    if (!(flags & EXTERNAL) || !on || !on->capture) return cudaEventRecord(event, stream);
+    if (!is_handle(event)) return failed(INVALID_HANDLE);
+    Operation operation = {.what = RECORD, .event = {event}};
+    event->capture = NULL, event->captured = 0, capture(on, &operation);
+    return failed(SUCCESS);
 }
 PUBLIC Error cudaEventQuery(Event *event) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
@@ -299,6 +305,7 @@ PUBLIC Error cudaEventSynchronize(Event *event) {
 }
 PUBLIC Error cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {
     if (!is_handle(start) || !is_handle(end) || !start->recorded || !end->recorded) return failed(INVALID_HANDLE);
+    if (start->untimed || end->untimed) return failed(INVALID_HANDLE);
     struct elapsed_request request = {start->id, end->id};
     struct elapsed_reply reply = {0};
     Error error = ASK(ELAPSED, request, reply);

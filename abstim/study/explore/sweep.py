@@ -37,6 +37,8 @@ MULTI_FIDELITY = "multi-fidelity"
 DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
 MOST_ON_FRONT = 64  # of a larger front, which is no longer a choice, evenly spaced members are timed
 RESULT_NAMES = ("cycles", "seconds", "time")
+_COLUMNS = (*RESULT_NAMES, "point", "screened_seconds", "found", "pareto", "error")  # of the table, beside keys
+_COLUMNS_FROM = ("cycles_", "seconds_", "speed_up")  # and how others begin: of a target, of an interval
 SWEPT: dict[str, type[Planner] | type[FormulaTimer]] = {  # a formula takes all points at once, without jobs
     DETAILED: Planner,
     "occupancy": OccupancyPlanner,
@@ -76,8 +78,8 @@ class Sweep:
             raise InputError(f"--points {self.count} is not a whole number above 0")
         if self.count is not None and self.strategy == "grid":
             raise InputError("--points: the grid has all its points; take --strategy random, latin or multi-fidelity")
-        if taken := set(RESULT_NAMES) & set(self.space.defines):
-            raise InputError(f"--define {taken.pop()}: is the name of a result")
+        if taken := [name for name in self.space.defines if name in _COLUMNS or name.startswith(_COLUMNS_FROM)]:
+            raise InputError(f"--define {taken[0]}: is the name of a result")
 
 
 def sweep_of(
@@ -85,7 +87,9 @@ def sweep_of(
     objective: Sequence[str] = (), **how: object,
 ) -> Sweep:  # fmt: skip
     """A sweep from texts as the command line has them. Raises InputError for any that is wrong."""
-    defines = dict(_definition(text) for text in define)
+    defines = dict(definitions := [_definition(text) for text in define])
+    if len(defines) < len(definitions):
+        raise InputError("--define: give every name once")
     constraints = [Expression(text, f"--constraint {text}") for text in constraint]
     for one in (*constraints, *defines.values()):
         if early := one.names & set(RESULT_NAMES):

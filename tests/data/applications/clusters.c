@@ -37,6 +37,8 @@ int main(void) {
     OK(cudaLaunchKernel(&counted, (Dim3){3, 1, 1}, (Dim3){1, 1, 1}, (void *[]){&out}, 0, NULL));
     holds(out, 12, 4, 64);
     FAILS(801, cudaLaunchKernel(&counted, (Dim3){3, 1, 1}, (Dim3){64, 1, 1}, (void *[]){&out}, 0, NULL));
+    attribute.id = 12;  // an event that is recorded when all thread blocks have begun
+    FAILS(801, cudaLaunchKernelExC(&how, &asked, (void *[]){&out}));
     printf("PASSED\n");
     return 0;
 }
