@@ -127,18 +127,16 @@ def tell_lines(walk, told, own, numbers, fills, lates):
 
 
 def add_up(walk, lengths, own):
-    """What an SM's thread blocks execute and ask for."""
-    warps = walk.machine[0].warps_per_block
+    """What an SM's thread blocks execute, and if nothing was walked, how long they hold the load/store unit."""
+    warps, walks_not = walk.machine[0].warps_per_block, walk.machine[0].perfect_memory
     for position in range(own.first, own.stop):
         first = walk.dealt[position] * warps
         for warp in range(first, first + warps):
             own.instructions += lengths[warp]
-        for k in range(walk.access_offsets[first], walk.access_offsets[first + warps]):
-            own.sectors += walk.answers[k].sectors
-            own.dram_sectors += walk.answers[k].dram_sectors
+        for k in range(walk.access_offsets[first], walk.access_offsets[first + warps] if walks_not else 0):
             own.held += walk.accesses[k].cycles
             own.longest = max(own.longest, walk.accesses[k].cycles)
-    if own.ended == 0:  # nothing was walked
+    if own.ended == 0:
         own.ended = own.instructions
 
 

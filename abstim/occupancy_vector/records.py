@@ -23,9 +23,9 @@ SHARED, CONST, HIT, ATOMIC_LATENCY, MISS = range(5)
 TO_UNIT_CYCLES = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # from issue, operands read without conflict
 
 
-def whole_numbers(names: str) -> np.dtype:
-    """A record of int64 fields."""
-    return np.dtype([(name, np.int64) for name in names.split()], align=True)
+def whole_numbers(names: str, kind: type = np.int64) -> np.dtype:
+    """A record of fields of one kind."""
+    return np.dtype([(name, kind) for name in names.split()], align=True)
 
 
 # Of a warp: its first line record, cycles it holds the load/store unit, where it goes, is any lane active

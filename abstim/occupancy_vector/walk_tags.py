@@ -5,18 +5,18 @@ import numpy as np
 
 from abstim.engine.warp_slots import ONE, lowest
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import FEW_WAYS, HINTS, MOST_WAYS
+from abstim.occupancy_vector.cache_walk import FEW_WAYS, FILLED_WAYS, HINTS, MOST_WAYS
 from abstim.occupancy_vector.ready_slots import equal, first_of_least
 
 
 def filled(caches, lines, first):
     """Ways of a set, from its first on, that this walk may have used: free ones are taken in order."""
-    return max(0, lines.filled[first] - caches.uses[0].before * MOST_WAYS)
+    return max(0, lines.filled[first // FILLED_WAYS] - caches.uses[0].before * MOST_WAYS)
 
 
-def position(caches, lines, first, line):
+def position(caches, lines, first, ways, line):
     """Where a line is in its set, -1: nowhere. What no use of this walk has left there is none."""
-    stop = first + filled(caches, lines, first)
+    stop = first + (ways if ways <= FILLED_WAYS else filled(caches, lines, first))
     for n in range(first, stop, rec.TOGETHER):
         there = equal(lines.tag, n, line + 1)
         while there:
@@ -31,7 +31,7 @@ def in_l1d(walk, caches, number, first, line):
     """`position` in an SM's L1D, where lines that no other shares a hint with need no search."""
     hint, tags = caches.hints[number, line & (HINTS - 1)], caches.l1d.tag
     if walk.machine[0].l1d_ways <= FEW_WAYS or hint.line < 0:
-        return position(caches, caches.l1d, first, line)
+        return position(caches, caches.l1d, first, walk.machine[0].l1d_ways, line)
     if hint.line == line + 1 and tags[hint.way] == line + 1 and caches.l1d.used[hint.way] > caches.uses[0].before:
         return hint.way
     return np.int64(-1)
@@ -48,18 +48,21 @@ def place_in_l1d(caches, number, k, line):
 
 def oldest_way(caches, lines, first, ways):
     """The least recently used of a set, the first of those that this walk has not used."""
-    count, before = filled(caches, lines, first), caches.uses[0].before
+    before = caches.uses[0].before
+    if ways <= FILLED_WAYS:
+        return first_of_least(lines.used, first, ways, before)
+    count = filled(caches, lines, first)
     if count < ways and not caches.uses[0].evicted:
-        lines.filled[first] = before * MOST_WAYS + count + 1
+        lines.filled[first // FILLED_WAYS] = before * MOST_WAYS + count + 1
         return first + count
     k = first_of_least(lines.used, first, min(ways, count + 1), before)
-    lines.filled[first] = before * MOST_WAYS + max(count, k - first + 1)
+    lines.filled[first // FILLED_WAYS] = before * MOST_WAYS + max(count, k - first + 1)
     return k
 
 
 def find(caches, lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
-    k = position(caches, lines, first, line)
+    k = position(caches, lines, first, ways, line)
     return (k, True) if k >= 0 else (oldest_way(caches, lines, first, ways), False)
 
 
