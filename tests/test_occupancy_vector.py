@@ -14,13 +14,13 @@ from nightly import NIGHTLY, of
 
 import abstim
 from abstim.engine.rules import READ_OPERANDS_CYCLES
-from abstim.gpu.config import gpu_names, load_gpu
+from abstim.gpu.config import domains, gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
 from abstim.models import model_named
 from abstim.occupancy_vector import timed_launch
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
-from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
+from abstim.occupancy_vector.design_points import NOT_WALKED, collectors_of, machine_of_lanes, queue_of
 from abstim.occupancy_vector.items import cut, warps_of
 from abstim.occupancy_vector.lanes import run_compiled
 from abstim.occupancy_vector.lent import Lent
@@ -226,6 +226,15 @@ def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     assert together == alone and alone[0] > 1.5 * alone[1]
 
 
+def test_points_are_run_once_whose_caches_answer_alike():
+    session, sizes = open_session("transpose", []), (1, 64, 128)
+    launch, gpus = TimedLaunch(session, 0), [load_gpu("gtx480", [f"l2_sets={n}"]) for n in sizes]
+    found = launch.times([launch.design_point(gpu) for gpu in gpus])
+    alone = [TimedLaunch(session, 0) for _ in gpus]
+    assert found == [own.times([own.design_point(gpu)])[0] for own, gpu in zip(alone, gpus, strict=True)]
+    assert found[1] == found[2] != found[0] and len(launch._ended) == 2
+
+
 def points_of_two_cuts():
     """Of one launch that is walked once, whose paths are of more items on the second."""
     launch = TimedLaunch(open_session("spmv_csr", []), 0)
@@ -422,6 +431,29 @@ def test_what_was_walked_before_changes_nothing():
     gpus = [load_gpu("gtx480", [f"scheduler={policy}"]) for policy in ("oldest", "gto", "oldest", "oldest")]
     first, _, *again = (model_named("occupancy").launch_on(session, 0, [gpu])[0] for gpu in gpus)
     assert [(found.cycles, found.caches) for found in again] == [(first.cycles, first.caches)] * 2
+
+
+@pytest.mark.parametrize("name", ["gtx480", "rtx3070"])
+def test_keys_that_no_walk_looks_at_change_nothing_of_it(name):
+    session, gpu = open_session("btree_find_k", []), load_gpu(name)
+
+    def walked(gpu):
+        launch = TimedLaunch(session, 0)
+        launch.follow(point := launch.design_point(gpu), 0)
+        answers = timed_launch.room_of(point)[1].value.answers[: point.warps.accesses].copy()
+        return (point.reading.caches, point.residents), answers, *point.walked.told[:3]
+
+    (own, *expected), tried = walked(gpu), 0
+    for key in sorted((NOT_WALKED - {"perfect_memory"}) & set(domains())):
+        for changed in gpus_beside(gpu, key):
+            try:
+                walk, *found = walked(changed)
+            except InputError:  # a thread block that an SM cannot hold
+                continue
+            if walk == own:
+                assert all(map(np.array_equal, found, expected)), key
+                tried += 1
+    assert tried > len(NOT_WALKED)
 
 
 def test_who_passes_l1d_by_leaves_as_it_starts():

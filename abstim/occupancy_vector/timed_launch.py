@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -31,13 +32,16 @@ if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
     from abstim.occupancy_vector.items import Sorted
 
-MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done
+MOST_KEPT, MOST_ENDED = 64, 1 << 12  # walks, and cuts, of a launch; design points that are done
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
 LaunchOutcome = dict[str, int]  # by the names of LAUNCH_OUTCOME
 time_launch = Native(
     "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine"
 )
+
+
+digest = Native("abstim.occupancy_vector.answer_kernel", "digest")
 
 
 @dataclass
@@ -53,9 +57,10 @@ class Shared:
 class Walked(Shared):
     """A launch, dealt and walked through the caches of a design point, Told."""
 
-    key: tuple  # of all walks that find the same
+    touch: tuple  # what warps' accesses, and paths, follow from
     fill_count: int = 0
     late_count: int = 0
+    _digest: bytes = b""
 
     @property
     def told(self) -> Told:
@@ -64,6 +69,15 @@ class Walked(Shared):
         fills = {name: getattr(found, name)[: self.fill_count] for name in ("fill_words", "fill_behind", "fill_trips")}
         lates = {name: getattr(found, name)[: self.late_count] for name in ("late_begins", "late_fills")}
         return found._replace(**fills, **lates)
+
+    def digest(self, warps: Sorted, warps_per_block: int) -> bytes:
+        """Of all that the lanes of a launch are told: those of other caches may be told the same."""
+        if not self._digest:
+            found = np.empty(2, np.uint64)
+            offsets = warps.lent.held.value.offsets
+            digest(self.lent.held, offsets, warps_per_block, self.fill_count, self.late_count, found)
+            self._digest = found.tobytes()
+        return self._digest
 
 
 class Timed(NamedTuple):
@@ -153,7 +167,7 @@ class TimedLaunch:
                 lambda: Shared(empty_items(warps, timed=False), is_made=gpu.spec.perfect_memory),
             )  # fmt: skip
             walking = touch, own.caches, residents
-            walked = _kept(self._walked, walking, lambda: Walked(_new_told(warps, inputs, gpu), walking))
+            walked = _kept(self._walked, walking, lambda: Walked(_new_told(warps, inputs, gpu), touch))
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
     def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> Shared:
@@ -180,8 +194,10 @@ class TimedLaunch:
     def _key(self, point: DesignPoint) -> tuple:
         """Points of one key are one to the lanes."""
         _, lanes = self.follow(point, 0)
-        shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
-        return point.walked.key, point.reading.items, shape.tobytes(), lanes.machines[: point.sm_count].tobytes()
+        per_block, walked = self.trace.warps_per_block, point.walked
+        shape = point.reading.held(per_block, point.residents).value.lanes
+        numbers = blake2b(lanes.machines[: point.sm_count].tobytes(), digest_size=16).digest()
+        return walked.touch, walked.digest(point.warps, per_block), point.reading.items, shape.tobytes(), numbers
 
     def _run(self, point: DesignPoint, threads: int | None) -> LaunchOutcome:
         out, _ = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
@@ -193,13 +209,16 @@ class TimedLaunch:
     def follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
         the lanes that are run."""
+        own = point.nominal, point.walked, point.cut  # in one order: nobody waits for who waits for him
+        if all(one.is_made for one in own):
+            return self._follow(point, most_work)
         with ExitStack() as turns:
-            for own in (point.nominal, point.walked, point.cut):  # in one order: nobody waits for who waits for him
-                own.turn.acquire()
-                if own.is_made:
-                    own.turn.release()
+            for one in own:
+                one.turn.acquire()
+                if one.is_made:
+                    one.turn.release()
                 else:
-                    turns.callback(own.turn.release)
+                    turns.callback(one.turn.release)
             return self._follow(point, most_work)
 
     def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
@@ -226,9 +245,9 @@ class TimedLaunch:
             cut(table, warps, gpu)
         if out["longest"] >= 1 << rec.OCCUPIES_BITS:
             check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
-        point.nominal.is_made = walked.is_made = point.cut.is_made = True
         if plan.walks:
             walked.fill_count, walked.late_count = out["fills"], out["lates"]
+        point.nominal.is_made = walked.is_made = point.cut.is_made = True
         return out, lanes.value
 
 
