@@ -335,11 +335,11 @@ def test_a_launch_that_was_sent_is_timed_as_here_and_by_no_other_version(kind, g
         cluster_jobs.on_worker("other", *arguments)
 
 
-def test_points_of_the_occupancy_model_with_equal_caches_are_timed_side_by_side():
+def test_the_occupancy_model_times_points_of_equal_caches_side_by_side_and_the_largest_first():
     planner, sizes = OccupancyPlanner([open_session("nn_euclid")]), (16, 32, 64)
     gpus = [load_gpu("gtx480", [f"dram_sector_cycles={n}", f"l2_sets={size}"]) for n in (4, 5) for size in sizes]
     (chunk,) = planner.chunks([job for gpu in gpus for job in planner.jobs(0, gpu)], 1)
-    assert [job.gpu.spec.l2_sets for job in chunk] == [16, 16, 32, 32, 64, 64]
+    assert [job.gpu.spec.l2_sets for job in chunk] == [64, 64, 32, 32, 16, 16]
 
 
 def test_the_command_prints_points_front_and_what_matters(own_store):

@@ -226,13 +226,18 @@ def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     assert together == alone and alone[0] > 1.5 * alone[1]
 
 
-def test_points_are_run_once_whose_caches_answer_alike():
-    session, sizes = open_session("transpose", []), (1, 64, 128)
-    launch, gpus = TimedLaunch(session, 0), [load_gpu("gtx480", [f"l2_sets={n}"]) for n in sizes]
-    found = launch.times([launch.design_point(gpu) for gpu in gpus])
-    alone = [TimedLaunch(session, 0) for _ in gpus]
+@pytest.mark.parametrize("name", ["transpose", "spmv_csr", "micro_local_spill"])
+def test_points_are_as_if_alone_and_walked_once_where_all_lines_fit_l2(name):
+    session = open_session(name, [])
+    sizes = [f"l2_sets={sets} l2_ways={ways}".split() for sets in (512, 1, 64, 128) for ways in (8, 3)]
+    gpus = [load_gpu("gtx480", size) for size in [*sizes, [*sizes[0], "l2_index=ipoly"]]]
+    launch, alone = TimedLaunch(session, 0), [TimedLaunch(session, 0) for _ in gpus]
+    points = [launch.design_point(gpu) for gpu in gpus]
+    found = launch.times(points, 1)
     assert found == [own.times([own.design_point(gpu)])[0] for own, gpu in zip(alone, gpus, strict=True)]
-    assert found[1] == found[2] != found[0] and len(launch._ended) == 2
+    first, others = points[0].walked.lent, [point.walked.lent for point in points[1:]]
+    assert others[-1] is first and found[-1] == found[0] != found[2] and others[1] is not first
+    assert len(launch._ended) == len(set(found)) < len(gpus)
 
 
 def points_of_two_cuts():

@@ -59,7 +59,8 @@ SM = np.dtype([
 OPENED = whole_numbers("row read")  # a bank's row, + 1; sectors read before it was asked for
 OPENED_ROWS = 128  # of a channel, at most one with the same low bits
 TOTALS = whole_numbers(
-    "asks rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts asking"
+    "asks rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts "
+    "asking placed driven_out"
 )
 
 
@@ -101,6 +102,7 @@ class Caches(NamedTuple):
     channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
+    placed: np.ndarray  # lines of L2 in the order in which they came, as long as none had to leave
 
 
 class Telling(NamedTuple):
@@ -207,4 +209,5 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),
+        placed=np.zeros(slices * spec.l2_sets * spec.l2_ways, np.int32),
     )

@@ -46,12 +46,24 @@ NOT_WALKED = frozenset(
 )  # fmt: skip
 
 
+IN_L2 = "l2_sets", "l2_ways", "l2_index"  # where lines lie in a slice: all the same where none has to leave
+_NOT_COMPARED = NOT_WALKED.union(IN_L2)
+
+
 def walking(gpu: Gpu) -> tuple:
-    """What of a GPU decides which level answers each access, beside how many thread blocks it holds."""
+    """What of a GPU decides which level answers each access, beside how many thread blocks it holds and IN_L2."""
     spec = gpu.spec
-    own = () if spec.perfect_memory else tuple(getattr(spec, n) for n in spec.__slots__ if n not in NOT_WALKED)
-    own += () if spec.perfect_memory else (POLICIES[spec.scheduler].by_slot, waiting_of(gpu))
+    own: tuple = ()
+    if not spec.perfect_memory:
+        own = *(getattr(spec, n) for n in spec.__slots__ if n not in _NOT_COMPARED), waiting_of(gpu)
+        own += (POLICIES[spec.scheduler].by_slot,)
     return (spec.sm_count, *touching(gpu), *walk_cutting(gpu), *own)
+
+
+def in_l2(gpu: Gpu) -> tuple:
+    """IN_L2 of a GPU, in this order smaller for larger caches; nothing where none is walked."""
+    spec = gpu.spec
+    return () if spec.perfect_memory else (-spec.l2_sets * spec.l2_ways, *(getattr(spec, name) for name in IN_L2))
 
 
 def walk_cutting(gpu: Gpu) -> tuple:
@@ -138,7 +150,7 @@ class Reading:
         passing = gpu.spec.l1d_bypass, gpu.spec.posted_stores, gpu.spec.perfect_memory
         self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
         self.touching = *touching(gpu), *passing
-        self.caches, self.waiting = walking(gpu), waiting_of(gpu)
+        self.caches, self.in_l2, self.waiting = walking(gpu), in_l2(gpu), waiting_of(gpu)
         sizes = [f"{name}_{what}" for name in ("l1d", "const", "l1i", "l2") for what in ("sets", "ways")]
         sizes += ["sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"]
         self.geometry = *(getattr(gpu.spec, name) for name in sizes), self.waiting  # of caches
@@ -155,7 +167,7 @@ class Reading:
         return self._held[key]
 
 
-@lru_cache(128)
+@lru_cache(1 << 11)  # points of a sweep, whose launches come one after the other
 def reading_of(gpu: Gpu) -> Reading:
     """`Reading`, once a GPU."""
     return Reading(gpu)

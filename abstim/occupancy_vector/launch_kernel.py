@@ -193,6 +193,7 @@ def time_launch(
         all_written()
     if plan.walks:
         out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, scratch, caches)
+        out.placed = 0 if gpu.shape.perfect or caches.totals[0].driven_out else caches.totals[0].placed
     if plan.cuts:
         cut_into(code, traced, code.instructions, gpu.shape, warps, items, scratch.cutting)
         out.misfits = scratch.cutting.misfits[0]

@@ -52,6 +52,29 @@ def queued(caches, number, time, sectors, read):
     return np.int64(max(own.l2, own.dram if read else 0.0)) - time
 
 
+def place_in_l2(caches, k, line):
+    """A line takes a way of L2; returns how many sectors leave that for DRAM."""
+    totals, own = caches.totals[0], caches.l2.used[k] > caches.uses[0].before
+    caches.l2.tag[k] = line + 1
+    totals.driven_out |= own
+    if not totals.driven_out:
+        caches.placed[totals.placed] = line
+        totals.placed += 1
+    return sectors_in(caches.l2.row[k].dirty) if own else 0
+
+
+def fits_l2(machine, lines, counts, found):
+    """Do some lines fit into L2 together? `counts`: zeros, by set."""
+    m, found[0] = machine[0], 1
+    for n in range(len(lines)):
+        number, _, _, in_slice = slice_of(m, lines[n])
+        place = number * m.l2_sets + l2_set_of(m, in_slice)
+        counts[place] += 1
+        if counts[place] > m.l2_ways:
+            found[0] = 0
+            return
+
+
 NONE_WRITTEN = -1  # in place of a set of words
 
 
@@ -70,11 +93,10 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
     row = caches.l2.row[k]
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
-        leaves = sectors_in(row.dirty) if caches.l2.used[k] > caches.uses[0].before else 0
+        leaves = place_in_l2(caches, k, line)
         found.dram_sectors = min(255, found.dram_sectors + leaves)
         caches.channel_sectors[channel] += leaves
         caches.totals[0].port_sectors += leaves
-        caches.l2.tag[k] = line + 1
         row.valid = row.dirty = row.there = row.joined = row.written = 0
     use(caches, caches.l2, k)
     missed = sectors & ~row.valid

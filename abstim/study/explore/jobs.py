@@ -187,11 +187,12 @@ class OccupancyPlanner(Planner):
 
     @staticmethod
     def _in_order(group: list[Job]) -> list[Job]:
-        """Those whose caches answer alike are side by side, whatever was varied first: few walks are kept."""
-        from abstim.occupancy_vector.design_points import walking
+        """Those whose caches answer alike are side by side, whatever was varied first, since few walks are kept; those
+        with the largest L2 first, whose walk may be the others', too."""
+        from abstim.occupancy_vector.design_points import in_l2, walking
 
         alike = grouped(group, lambda job: (walking(job.gpu), job.blocks_per_sm))
-        return [job for jobs in alike.values() for job in jobs]
+        return [job for jobs in alike.values() for job in sorted(jobs, key=lambda job: in_l2(job.gpu))]
 
     def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
         return CHUNK_POINTS
