@@ -226,6 +226,15 @@ def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     assert together == alone and alone[0] > 1.5 * alone[1]
 
 
+def test_launches_that_do_the_same_are_timed_once(monkeypatch):
+    """Three kernels, four times on the same data."""
+    session, gpu, times = open_session("dct8x8", []), load_gpu("gtx480"), []
+    alone = [model_named("occupancy").launch_on(session, n, [gpu])[0] for n in range(len(session))]
+    monkeypatch.setattr(TimedLaunch, "times", lambda *given, own=TimedLaunch.times: times.append(given) or own(*given))
+    assert abstim.run(session, gpu, model="occupancy").launches == alone
+    assert len(times) == 3 and [session.first_alike(n, session.traces.trace(n)) for n in range(4)] == [0, 1, 2, 0]
+
+
 @pytest.mark.parametrize("name", ["transpose", "spmv_csr", "micro_local_spill"])
 def test_points_are_as_if_alone_and_walked_once_where_all_lines_fit_l2(name):
     session = open_session(name, [])
