@@ -42,7 +42,7 @@ time_launch = Native(
 
 
 digest = Native("abstim.occupancy_vector.answer_kernel", "digest")
-fits_l2 = Native("abstim.occupancy_vector.walk_kernel", "fits_l2")
+fits_l2 = Native("abstim.occupancy_vector.walk_tags", "fits_l2")
 
 
 @dataclass

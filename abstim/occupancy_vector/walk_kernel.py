@@ -14,7 +14,7 @@ from abstim.occupancy_vector.answer_kernel import asked_by
 from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FEW_WAYS, FIRST_CYCLES, L2_CYCLES, OPENED_ROWS, PIPE_PLACES
 from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
-from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
+from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, place_in_l2, use
 from functional.jit.marked import zero
 from functional.traces.line_record import EACH_SECTOR, SPREAD, words_of
 from functional.traces.trace import SECTOR_BYTES
@@ -50,29 +50,6 @@ def queued(caches, number, time, sectors, read):
     if read:
         own.dram = max(own.dram, own.l2) + read * shares.dram
     return np.int64(max(own.l2, own.dram if read else 0.0)) - time
-
-
-def place_in_l2(caches, k, line):
-    """A line takes a way of L2; returns how many sectors leave that for DRAM."""
-    totals, own = caches.totals[0], caches.l2.used[k] > caches.uses[0].before
-    caches.l2.tag[k] = line + 1
-    totals.driven_out |= own
-    if not totals.driven_out:
-        caches.placed[totals.placed] = line
-        totals.placed += 1
-    return sectors_in(caches.l2.row[k].dirty) if own else 0
-
-
-def fits_l2(machine, lines, counts, found):
-    """Do some lines fit into L2 together? `counts`: zeros, by set."""
-    m, found[0] = machine[0], 1
-    for n in range(len(lines)):
-        number, _, _, in_slice = slice_of(m, lines[n])
-        place = number * m.l2_sets + l2_set_of(m, in_slice)
-        counts[place] += 1
-        if counts[place] > m.l2_ways:
-            found[0] = 0
-            return
 
 
 NONE_WRITTEN = -1  # in place of a set of words
