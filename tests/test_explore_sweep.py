@@ -335,6 +335,13 @@ def test_a_launch_that_was_sent_is_timed_as_here_and_by_no_other_version(kind, g
         cluster_jobs.on_worker("other", *arguments)
 
 
+def test_the_occupancy_model_times_points_of_equal_caches_side_by_side_and_the_largest_first():
+    planner, sizes = OccupancyPlanner([open_session("nn_euclid")]), (16, 32, 64)
+    gpus = [load_gpu("gtx480", [f"dram_sector_cycles={n}", f"l2_sets={size}"]) for n in (4, 5) for size in sizes]
+    (chunk,) = planner.chunks([job for gpu in gpus for job in planner.jobs(0, gpu)], 1)
+    assert [job.gpu.spec.l2_sets for job in chunk] == [64, 64, 32, 32, 16, 16]
+
+
 def test_the_command_prints_points_front_and_what_matters(own_store):
     varied = f"explore nn_euclid --vary sm_count=4,8 --gpu {GPU.name}".split()
     code, out, _ = call(*varied, "--vary", "latency_cycles.fp64_div=300,330", "--set", "sp_units=1")

@@ -14,13 +14,13 @@ from nightly import NIGHTLY, of
 
 import abstim
 from abstim.engine.rules import READ_OPERANDS_CYCLES
-from abstim.gpu.config import gpu_names, load_gpu
+from abstim.gpu.config import domains, gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
 from abstim.models import model_named
 from abstim.occupancy_vector import timed_launch
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
-from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
+from abstim.occupancy_vector.design_points import NOT_WALKED, collectors_of, machine_of_lanes, queue_of
 from abstim.occupancy_vector.items import cut, warps_of
 from abstim.occupancy_vector.lanes import run_compiled
 from abstim.occupancy_vector.lent import Lent
@@ -226,6 +226,29 @@ def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     assert together == alone and alone[0] > 1.5 * alone[1]
 
 
+def test_launches_that_do_the_same_are_timed_once(monkeypatch):
+    """Three kernels, four times on the same data."""
+    session, gpu, times = open_session("dct8x8", []), load_gpu("gtx480"), []
+    alone = [model_named("occupancy").launch_on(session, n, [gpu])[0] for n in range(len(session))]
+    monkeypatch.setattr(TimedLaunch, "times", lambda *given, own=TimedLaunch.times: times.append(given) or own(*given))
+    assert abstim.run(session, gpu, model="occupancy").launches == alone
+    assert len(times) == 3 and [session.first_alike(n, session.traces.trace(n)) for n in range(4)] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["transpose", "spmv_csr", "micro_local_spill"])
+def test_points_are_as_if_alone_and_walked_once_where_all_lines_fit_l2(name):
+    session = open_session(name, [])
+    sizes = [f"l2_sets={sets} l2_ways={ways}".split() for sets in (512, 1, 64, 128) for ways in (8, 3)]
+    gpus = [load_gpu("gtx480", size) for size in [*sizes, [*sizes[0], "l2_index=ipoly"]]]
+    launch, alone = TimedLaunch(session, 0), [TimedLaunch(session, 0) for _ in gpus]
+    points = [launch.design_point(gpu) for gpu in gpus]
+    found = launch.times(points, 1)
+    assert found == [own.times([own.design_point(gpu)])[0] for own, gpu in zip(alone, gpus, strict=True)]
+    first, others = points[0].walked.lent, [point.walked.lent for point in points[1:]]
+    assert others[-1] is first and found[-1] == found[0] != found[2] and others[1] is not first
+    assert len(launch._ended) == len(set(found)) < len(gpus)
+
+
 def points_of_two_cuts():
     """Of one launch that is walked once, whose paths are of more items on the second."""
     launch = TimedLaunch(open_session("spmv_csr", []), 0)
@@ -422,6 +445,29 @@ def test_what_was_walked_before_changes_nothing():
     gpus = [load_gpu("gtx480", [f"scheduler={policy}"]) for policy in ("oldest", "gto", "oldest", "oldest")]
     first, _, *again = (model_named("occupancy").launch_on(session, 0, [gpu])[0] for gpu in gpus)
     assert [(found.cycles, found.caches) for found in again] == [(first.cycles, first.caches)] * 2
+
+
+@pytest.mark.parametrize("name", ["gtx480", "rtx3070"])
+def test_keys_that_no_walk_looks_at_change_nothing_of_it(name):
+    session, gpu = open_session("btree_find_k", []), load_gpu(name)
+
+    def walked(gpu):
+        launch = TimedLaunch(session, 0)
+        launch.follow(point := launch.design_point(gpu), 0)
+        answers = timed_launch.room_of(point)[1].value.answers[: point.warps.accesses].copy()
+        return (point.reading.caches, point.residents), answers, *point.walked.told[:3]
+
+    (own, *expected), tried = walked(gpu), 0
+    for key in sorted((NOT_WALKED - {"perfect_memory"}) & set(domains())):
+        for changed in gpus_beside(gpu, key):
+            try:
+                walk, *found = walked(changed)
+            except InputError:  # a thread block that an SM cannot hold
+                continue
+            if walk == own:
+                assert all(map(np.array_equal, found, expected)), key
+                tried += 1
+    assert tried > len(NOT_WALKED)
 
 
 def test_who_passes_l1d_by_leaves_as_it_starts():

@@ -3,6 +3,9 @@
 Accesses that wait for the same data are numbered as fills, from 1 on in the order in which their SMs come to them;
 those of late instruction lines follow."""
 
+import numpy as np
+
+from abstim.engine.accesses import HASH_FACTOR, mixed
 from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES
@@ -127,18 +130,16 @@ def tell_lines(walk, told, own, numbers, fills, lates):
 
 
 def add_up(walk, lengths, own):
-    """What an SM's thread blocks execute and ask for."""
-    warps = walk.machine[0].warps_per_block
+    """What an SM's thread blocks execute, and if nothing was walked, how long they hold the load/store unit."""
+    warps, walks_not = walk.machine[0].warps_per_block, walk.machine[0].perfect_memory
     for position in range(own.first, own.stop):
         first = walk.dealt[position] * warps
         for warp in range(first, first + warps):
             own.instructions += lengths[warp]
-        for k in range(walk.access_offsets[first], walk.access_offsets[first + warps]):
-            own.sectors += walk.answers[k].sectors
-            own.dram_sectors += walk.answers[k].dram_sectors
+        for k in range(walk.access_offsets[first], walk.access_offsets[first + warps] if walks_not else 0):
             own.held += walk.accesses[k].cycles
             own.longest = max(own.longest, walk.accesses[k].cycles)
-    if own.ended == 0:  # nothing was walked
+    if own.ended == 0:
         own.ended = own.instructions
 
 
@@ -186,3 +187,43 @@ def tell(walk, told, lengths, scratch):
         if sms[sm].is_run:
             fills, lates = tell_lines(walk, told, sms[sm], scratch.lines, fills, lates)
     return fills, lates
+
+
+def mixed_twice(one, other, value):
+    """Two digests with one more value in them."""
+    other = (other + np.uint64(value)) * HASH_FACTOR
+    return mixed(one, value), other ^ (other >> np.uint64(32))
+
+
+def digest_sm(told, own, offsets, warps, one, other):
+    """Two digests with what is told of an SM that is run in them."""
+    for position in range(own.first, own.stop):
+        first = told.dealt[position] * warps
+        one, other = mixed_twice(one, other, first << 32 | told.turn_starts[position])
+        for warp in range(first, first + warps):
+            one, other = mixed_twice(one, other, told.late_starts[warp])
+        for k in range(offsets[first], offsets[first + warps]):
+            one, other = mixed_twice(one, other, told.accesses[k] << 32 ^ told.fills[k])
+    return one, other
+
+
+def digest(told, offsets, warps_per_block, fills, lates, found):
+    """Two digests of what lanes read of a Told, and what is added up of it; `offsets`: of warps, into accesses."""
+    one, other, turns = np.uint64(1), np.uint64(2), 0
+    for sm in range(len(told.sms)):
+        own = told.sms[sm]
+        for value in (own.is_run, own.first, own.stop, own.sectors, own.dram_sectors, own.held, own.longest):
+            one, other = mixed_twice(one, other, value)
+        if own.is_run:
+            one, other = digest_sm(told, own, offsets, warps_per_block, one, other)
+            for position in range(own.first, own.stop):
+                first = told.dealt[position] * warps_per_block
+                turns += offsets[first + warps_per_block] - offsets[first]
+    for k in range(turns):
+        one, other = mixed_twice(one, other, told.turns[k])
+    for k in range(lates):
+        one, other = mixed_twice(one, other, told.late_begins[k] << 32 | told.late_fills[k])
+    for k in range(fills):
+        one, other = mixed_twice(one, other, told.fill_words[k])
+        one, other = mixed_twice(one, other, told.fill_behind[k] << 32 | told.fill_trips[k])
+    found[0], found[1] = one, other

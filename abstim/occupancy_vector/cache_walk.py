@@ -36,28 +36,31 @@ USES = whole_numbers("latest before evicted")
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8"), ("asks", "i8")])  # an SM's shares; 1: it asks in the stretch
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
 MOST_WAYS, FEW_WAYS = 1 << 20, 16  # of a set; up to which all are looked at
+FILLED_WAYS = 8  # of a set; of more it is known which a walk has used
 HINT = np.dtype([("line", "i4"), ("way", "i4")])  # the one line of some low bits that was placed, + 1; -1: several
 HINTS = 1024  # of an SM
 PIPE_PLACES = 128  # accesses that it holds: a transaction of each stage at most, a stage a cycle of the first level
 BANK = whole_numbers("came left first stop")  # of L1D: sectors that came to it, that left it; the ends of its ring
 WAITING = whole_numbers("access last")  # an access at a bank, and the number of its sector there
 BANK_PLACES = 64
-FETCHED = whole_numbers("line way")  # the latest instruction line, + 1, and where it is
+FETCHED = whole_numbers("line there asker")  # the latest instruction line, + 1, and as of that
+READ = whole_numbers("line way")  # the latest line of constants, + 1, and where it is
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
 SLICE = whole_numbers("blocked free")  # of L2: nominal cycles from which, and up to which, it takes nothing
-SLOT = whole_numbers("item stop access fetch back back_near state loaded asked")
+SLOT = whole_numbers("item stop access to_fetch back back_near state loaded asked", np.int32)
 # `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
 # `order`: thread-block slots, that of the oldest block first; `room`: places of the miss queue that were free when the
 # sectors that wait for them were last `served`
 SM = np.dtype([
     ("ready", "u8"), ("due", "i8", MOST_SLOTS), ("order", "i8", MOST_BLOCKS),
     *whole_numbers("clock first last next stop memory_free started piped entered tail asks").descr,
-    *whole_numbers("served room waits came left turns").descr,
+    *whole_numbers("served room waits came left turns sectors dram_sectors held longest").descr,
 ])  # fmt: skip
 OPENED = whole_numbers("row read")  # a bank's row, + 1; sectors read before it was asked for
 OPENED_ROWS = 128  # of a channel, at most one with the same low bits
 TOTALS = whole_numbers(
-    "asks rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts asking"
+    "asks rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts "
+    "asking placed driven_out"
 )
 
 
@@ -68,7 +71,8 @@ class Lines(NamedTuple):
     tag: np.ndarray  # number of the line + 1
     used: np.ndarray  # the number of its latest use; `before` of USES: evicted; less: it is none of this walk
     row: np.ndarray  # LINE
-    filled: np.ndarray  # at the first way of a set: `before` of a walk, so many MOST_WAYS, and ways it may have used
+    # Of sets of many ways, by the first // FILLED_WAYS: `before` of a walk, so many MOST_WAYS, ways it may have used
+    filled: np.ndarray
 
 
 class Caches(NamedTuple):
@@ -88,6 +92,7 @@ class Caches(NamedTuple):
     banks: np.ndarray  # BANK, by SM and bank of L1D
     waiting: np.ndarray  # WAITING, by SM and bank
     fetched: np.ndarray  # FETCHED, by SM
+    read: np.ndarray  # READ, by SM
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
     opened: np.ndarray  # OPENED, by channel and the low bits of bank and row
@@ -97,6 +102,7 @@ class Caches(NamedTuple):
     channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
+    placed: np.ndarray  # lines of L2 in the order in which they came, as long as none had to leave
 
 
 class Telling(NamedTuple):
@@ -169,7 +175,8 @@ class Told(NamedTuple):
 
 def _no_lines(size: int, caches: int) -> Lines:
     count = size * caches + TOGETHER  # which are looked at together
-    return Lines(size, *(np.zeros(count, kind) for kind in (np.int32, np.int64, LINE, np.int64)))
+    used, filled = (np.zeros(n, np.int64) for n in (count, count // FILLED_WAYS))
+    return Lines(size, np.zeros(count, np.int32), used, np.zeros(count, LINE), filled)
 
 
 def empty_caches(gpu: Gpu, waiting: int) -> Caches:
@@ -192,6 +199,7 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         banks=np.zeros((sm_count, SECTORS), BANK),
         waiting=np.zeros((sm_count, SECTORS, BANK_PLACES), WAITING),
         fetched=np.zeros(sm_count, FETCHED),
+        read=np.zeros(sm_count, READ),
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         opened=np.zeros((spec.dram_channels, OPENED_ROWS), OPENED),
@@ -201,4 +209,5 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),
+        placed=np.zeros(slices * spec.l2_sets * spec.l2_ways, np.int32),
     )

@@ -34,19 +34,36 @@ def reading(gpu: Gpu) -> tuple:
     )  # fmt: skip
 
 
-# Of Spec, what the cache walk does not look at, beside what decides `reading`
-_NOT_WALKED = frozenset(
+# Of Spec, what the cache walk does not look at, or at no more of than how many thread blocks an SM holds and what
+# `walking` says of the scheduler and the collectors
+NOT_WALKED = frozenset(
     {"name", "core_clock_hz", "perfect_memory", "packet_header_bytes", "flit_bytes", "fetches_per_cycle",
-     "result_bus_width", "register_banks", "dram_burst_cycles", "dram_row_to_row_cycles", "dram_row_cycle_cycles"}
-    | {f"{kind}_units" for kind in UNITS} | {f"{kind}_collectors" for kind in UNITS if kind != "mem"}
+     "result_bus_width", "register_banks", "dram_burst_cycles", "dram_row_to_row_cycles", "dram_row_cycle_cycles",
+     "scheduler", "issues_per_turn", "register_file_ports", "shared_collectors", "sub_cores", "lsu_units",
+     "crossbar_repeats", "l2_reply_sectors", "max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm",
+     "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm"}
+    | {f"{kind}_{what}" for kind in UNITS for what in ("units", "collectors")}
 )  # fmt: skip
 
 
+IN_L2 = "l2_sets", "l2_ways", "l2_index"  # where lines lie in a slice: all the same where none has to leave
+_NOT_COMPARED = NOT_WALKED.union(IN_L2)
+
+
 def walking(gpu: Gpu) -> tuple:
-    """What of a GPU decides which level answers each access, beside how many thread blocks it holds."""
+    """What of a GPU decides which level answers each access, beside how many thread blocks it holds and IN_L2."""
     spec = gpu.spec
-    own = () if spec.perfect_memory else tuple(getattr(spec, n) for n in spec.__slots__ if n not in _NOT_WALKED)
+    own: tuple = ()
+    if not spec.perfect_memory:
+        own = *(getattr(spec, n) for n in spec.__slots__ if n not in _NOT_COMPARED), waiting_of(gpu)
+        own += (POLICIES[spec.scheduler].by_slot,)
     return (spec.sm_count, *touching(gpu), *walk_cutting(gpu), *own)
+
+
+def in_l2(gpu: Gpu) -> tuple:
+    """IN_L2 of a GPU, in this order smaller for larger caches; nothing where none is walked."""
+    spec = gpu.spec
+    return () if spec.perfect_memory else (-spec.l2_sets * spec.l2_ways, *(getattr(spec, name) for name in IN_L2))
 
 
 def walk_cutting(gpu: Gpu) -> tuple:
@@ -59,6 +76,11 @@ def walk_cutting(gpu: Gpu) -> tuple:
 def queue_of(gpu: Gpu, kind: str) -> int:
     """Instructions that can wait in front of a kind of unit of one group of schedulers."""
     return collectors_of(gpu, kind) + BESIDE_COLLECTORS
+
+
+def waiting_of(gpu: Gpu) -> int:
+    """Memory instructions of an SM that can wait for the load/store unit."""
+    return queue_of(gpu, "mem") * groups_of(gpu)
 
 
 def collectors_of(gpu: Gpu, kind: str) -> int:
@@ -128,7 +150,7 @@ class Reading:
         passing = gpu.spec.l1d_bypass, gpu.spec.posted_stores, gpu.spec.perfect_memory
         self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
         self.touching = *touching(gpu), *passing
-        self.caches, self.waiting = walking(gpu), queue_of(gpu, "mem") * groups_of(gpu)
+        self.caches, self.in_l2, self.waiting = walking(gpu), in_l2(gpu), waiting_of(gpu)
         sizes = [f"{name}_{what}" for name in ("l1d", "const", "l1i", "l2") for what in ("sets", "ways")]
         sizes += ["sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"]
         self.geometry = *(getattr(gpu.spec, name) for name in sizes), self.waiting  # of caches
@@ -145,7 +167,7 @@ class Reading:
         return self._held[key]
 
 
-@lru_cache(128)
+@lru_cache(1 << 11)  # points of a sweep, whose launches come one after the other
 def reading_of(gpu: Gpu) -> Reading:
     """`Reading`, once a GPU."""
     return Reading(gpu)

@@ -171,6 +171,7 @@ def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
         count = 0 if gpu.shape.perfect else walk.offsets[path + 1] - walk.offsets[path]
         walk.fetch_offsets[warp + 1] = walk.fetch_offsets[warp] + count
     walk.followed[0 : accesses + 1] = 0
+    walk.fetch_waits[0 : walk.fetch_offsets[len(warps.paths)]] = 0
     if gpu.shape.perfect:
         walk.answers[0:accesses] = 0
     else:
@@ -192,6 +193,7 @@ def time_launch(
         all_written()
     if plan.walks:
         out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, scratch, caches)
+        out.placed = 0 if gpu.shape.perfect or caches.totals[0].driven_out else caches.totals[0].placed
     if plan.cuts:
         cut_into(code, traced, code.instructions, gpu.shape, warps, items, scratch.cutting)
         out.misfits = scratch.cutting.misfits[0]

@@ -23,9 +23,9 @@ SHARED, CONST, HIT, ATOMIC_LATENCY, MISS = range(5)
 TO_UNIT_CYCLES = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # from issue, operands read without conflict
 
 
-def whole_numbers(names: str) -> np.dtype:
-    """A record of int64 fields."""
-    return np.dtype([(name, np.int64) for name in names.split()], align=True)
+def whole_numbers(names: str, kind: type = np.int64) -> np.dtype:
+    """A record of fields of one kind."""
+    return np.dtype([(name, kind) for name in names.split()], align=True)
 
 
 # Of a warp: its first line record, cycles it holds the load/store unit, where it goes, is any lane active
@@ -418,9 +418,9 @@ class Chosen(NamedTuple):
 
 # Of a launch: is it run; items that do not fit; fills, late lines, lanes that are run, items of all; the tick it ends,
 # items issued for that; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit,
-# the most that one access does
+# the most that one access does; of a walk in which no line had to leave L2 for another one how many came, else 0
 LAUNCH_OUTCOME = whole_numbers(
-    "is_run misfits fills lates lanes work end stepped sectors dram_sectors held longest l2_ticks dram_ticks"
+    "is_run misfits fills lates lanes work end stepped sectors dram_sectors held longest l2_ticks dram_ticks placed"
 )
 
 

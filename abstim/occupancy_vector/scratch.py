@@ -111,6 +111,9 @@ def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> H
 def composed(kind: Any, *parts: tuple[Held, slice]) -> Held:
     """A named tuple of flat arrays of others."""
     arrays = (array for part, own in parts for array in part.value[own])
-    held = _kept("composed", (kind,), (), lambda: Held(kind(*(array[:0] for array in arrays))))
-    held.words.reshape(-1, 2)[:] = np.concatenate([part.words.reshape(-1, 2)[own] for part, own in parts])
+    held, at = _kept("composed", (kind,), (), lambda: Held(kind(*(array[:0] for array in arrays)))), 0
+    for part, own in parts:  # of each array its address and size
+        words = part.words[2 * (own.start or 0) : own.stop and 2 * own.stop]
+        held.words[at : at + len(words)] = words
+        at += len(words)
     return held

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
     from abstim.occupancy_vector.items import Sorted
 
-MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done
+MOST_KEPT, MOST_ENDED = 64, 1 << 12  # walks, and cuts, of a launch; design points that are done
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
 LaunchOutcome = dict[str, int]  # by the names of LAUNCH_OUTCOME
@@ -40,12 +41,17 @@ time_launch = Native(
 )
 
 
+digest = Native("abstim.occupancy_vector.answer_kernel", "digest")
+fits_l2 = Native("abstim.occupancy_vector.walk_tags", "fits_l2")
+
+
 @dataclass
 class Shared:
     """What design points share, made by the first that needs it: who is to make it holds its `turn`."""
 
     lent: Lent
     is_made: bool = field(default=False, kw_only=True)
+    code: Held | None = field(default=None, kw_only=True)  # it was made of
     turn: Lock = field(default_factory=Lock, kw_only=True)
 
 
@@ -53,9 +59,18 @@ class Shared:
 class Walked(Shared):
     """A launch, dealt and walked through the caches of a design point, Told."""
 
-    key: tuple  # of all walks that find the same
+    touch: tuple  # what warps' accesses, and paths, follow from
+    key: tuple  # what decides it, but for IN_L2
     fill_count: int = 0
     late_count: int = 0
+    placed: np.ndarray | None = None  # lines of L2, if none had to leave
+    machine: Held | None = None  # MACHINE of a GPU that it was made for
+    _digest: bytes = b""
+
+    def is_as(self, other: Walked) -> None:
+        """It finds the same, for the same reasons."""
+        self.lent, self.fill_count, self.late_count = other.lent, other.fill_count, other.late_count
+        self.machine, self._digest, self.is_made = other.machine, other._digest, True
 
     @property
     def told(self) -> Told:
@@ -64,6 +79,15 @@ class Walked(Shared):
         fills = {name: getattr(found, name)[: self.fill_count] for name in ("fill_words", "fill_behind", "fill_trips")}
         lates = {name: getattr(found, name)[: self.late_count] for name in ("late_begins", "late_fills")}
         return found._replace(**fills, **lates)
+
+    def digest(self, warps: Sorted, warps_per_block: int) -> bytes:
+        """Of all that the lanes of a launch are told: those of other caches may be told the same."""
+        if not self._digest:
+            found = np.empty(2, np.uint64)
+            offsets = warps.lent.held.value.offsets
+            digest(self.lent.held, offsets, warps_per_block, self.fill_count, self.late_count, found)
+            self._digest = found.tobytes()
+        return self._digest
 
 
 class Timed(NamedTuple):
@@ -134,6 +158,7 @@ class TimedLaunch:
         self._cut: dict[tuple, Shared] = {}
         self._nominal: dict[tuple, Shared] = {}
         self._walked: dict[tuple, Walked] = {}
+        self._unbounded: dict[tuple, Walked] = {}
         self._ended: dict[tuple, LaunchOutcome] = {}  # of points that lanes see as one
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
@@ -153,7 +178,9 @@ class TimedLaunch:
                 lambda: Shared(empty_items(warps, timed=False), is_made=gpu.spec.perfect_memory),
             )  # fmt: skip
             walking = touch, own.caches, residents
-            walked = _kept(self._walked, walking, lambda: Walked(_new_told(warps, inputs, gpu), walking))
+            walked = _kept(
+                self._walked, (*walking, own.in_l2), lambda: Walked(_new_told(warps, inputs, gpu), touch, walking)
+            )
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
     def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> Shared:
@@ -180,8 +207,10 @@ class TimedLaunch:
     def _key(self, point: DesignPoint) -> tuple:
         """Points of one key are one to the lanes."""
         _, lanes = self.follow(point, 0)
-        shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
-        return point.walked.key, point.reading.items, shape.tobytes(), lanes.machines[: point.sm_count].tobytes()
+        per_block, walked = self.trace.warps_per_block, point.walked
+        shape = point.reading.held(per_block, point.residents).value.lanes
+        numbers = blake2b(lanes.machines[: point.sm_count].tobytes(), digest_size=16).digest()
+        return walked.touch, walked.digest(point.warps, per_block), point.reading.items, shape.tobytes(), numbers
 
     def _run(self, point: DesignPoint, threads: int | None) -> LaunchOutcome:
         out, _ = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
@@ -193,43 +222,62 @@ class TimedLaunch:
     def follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items, and
         the lanes that are run."""
+        own = point.nominal, point.walked, point.cut  # in one order: nobody waits for who waits for him
+        if all(one.is_made for one in own):
+            return self._follow(point, most_work)
         with ExitStack() as turns:
-            for own in (point.nominal, point.walked, point.cut):  # in one order: nobody waits for who waits for him
-                own.turn.acquire()
-                if own.is_made:
-                    own.turn.release()
+            for one in own:
+                one.turn.acquire()
+                if one.is_made:
+                    one.turn.release()
                 else:
-                    turns.callback(own.turn.release)
+                    turns.callback(one.turn.release)
             return self._follow(point, most_work)
 
     def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
+        if not walked.is_made:
+            self._find_equal(point)
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
             not point.nominal.is_made, not walked.is_made, not point.cut.is_made, per_block, point.residents,
             walked.fill_count, most_work,
         )  # fmt: skip
-        code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
+        if plan.cuts or not point.cut.code:  # else nobody looks at it
+            point.cut.code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
         fills = int(told.rows[Told._fields.index("fill_words"), 1])
         lane, lanes = lane_of(point.reading, per_block, point.residents, fills), chosen_of(gpu)
         cut_items, accesses = point.cut.lent.held, (warps.lent.held, slice(2, 3))
         items = (cut_items, slice(3)), (cut_items, slice(4, None))
         streams = composed(rec.Streams, *items, accesses, (told.held, slice(2, None)))
-        scratch, answers = room_of(point)
+        (scratch, answers), caches = room_of(point), caches_of(point.reading, bool(plan.walks))
         time_launch(
-            plan, point.reading.held(per_block, point.residents), code, warps.traced, warps.lent.held,
+            plan, point.reading.held(per_block, point.residents), point.cut.code, warps.traced, warps.lent.held,
             point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers), told.held, streams, scratch,
-            caches_of(point.reading, bool(plan.walks)), lane, lanes,
+            caches, lane, lanes,
         )  # fmt: skip
         out = dict(zip(rec.LAUNCH_OUTCOME.names or (), lanes.value.outs.item(), strict=True))
         if out["misfits"]:
             cut(table, warps, gpu)
         if out["longest"] >= 1 << rec.OCCUPIES_BITS:
             check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
-        point.nominal.is_made = walked.is_made = point.cut.is_made = True
         if plan.walks:
             walked.fill_count, walked.late_count = out["fills"], out["lates"]
+            if out["placed"]:
+                walked.placed = caches.value.placed[: out["placed"]].copy()
+                with self._lock:
+                    _kept(self._unbounded, walked.key, lambda: walked)
+        point.nominal.is_made = walked.is_made = point.cut.is_made = True
         return out, lanes.value
+
+    def _find_equal(self, point: DesignPoint) -> None:
+        """Of a walk in which no line had to leave L2, whose lines fit this one, too, all is the same."""
+        other, spec, fits = self._unbounded.get(point.walked.key), point.gpu.spec, np.zeros(1, np.int64)
+        if other is not None and other.placed is not None:
+            counts = np.zeros(spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets, np.int32)
+            fits_l2(_machine_of(point).value[0], other.placed, counts, fits)
+            if fits[0]:
+                point.walked.is_as(other)
 
 
 def _timed(point: DesignPoint, out: LaunchOutcome) -> Timed:
@@ -249,12 +297,18 @@ def room_of(point: DesignPoint) -> tuple[Held, Held]:
 
 def _walk_of(point: DesignPoint, answers: Held) -> Held:
     """A launch's Walk, whose answers lie there until another one's do."""
-    inputs, warps = point.inputs, point.warps
-    machine = _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
+    warps, walked = point.warps, point.walked
+    walked.machine = walked.machine or _machine_of(point)
     return composed(
-        Walk, (machine, slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
+        Walk, (walked.machine, slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
         (warps.traced, slice(2, 4)), (point.walked.lent.held, slice(2, 3)), (answers, slice(5)),
     )  # fmt: skip
+
+
+def _machine_of(point: DesignPoint) -> Held:
+    """The detailed engine's record of a GPU, as far as caches go."""
+    inputs = point.inputs
+    return _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
 
 
 @lru_cache(128)

@@ -14,7 +14,7 @@ from abstim.occupancy_vector.answer_kernel import asked_by
 from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FEW_WAYS, FIRST_CYCLES, L2_CYCLES, OPENED_ROWS, PIPE_PLACES
 from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
-from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
+from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, place_in_l2, use
 from functional.jit.marked import zero
 from functional.traces.line_record import EACH_SECTOR, SPREAD, words_of
 from functional.traces.trace import SECTOR_BYTES
@@ -70,11 +70,11 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
     row = caches.l2.row[k]
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
-        leaves = sectors_in(row.dirty) if caches.l2.used[k] > caches.uses[0].before else 0
+        leaves = place_in_l2(caches, k, line)
         found.dram_sectors = min(255, found.dram_sectors + leaves)
         caches.channel_sectors[channel] += leaves
         caches.totals[0].port_sectors += leaves
-        caches.l2.tag[k], row.valid, row.dirty, row.there, row.joined, row.written = line + 1, 0, 0, 0, 0, 0
+        row.valid = row.dirty = row.there = row.joined = row.written = 0
     use(caches, caches.l2, k)
     missed = sectors & ~row.valid
     if row.there <= time:
@@ -231,9 +231,12 @@ def read_constant(walk, caches, number, line, sectors, time, access, found):
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
     wanted = accesses.WHOLE_LINE if not halves else 3 if sectors & 3 else 12
-    first = number * caches.const.size + (own & (m.const_sets - 1)) * m.const_ways
-    k, there = find(caches, caches.const, first, m.const_ways, own)
-    row = caches.const.row[k]
+    first, latest = number * caches.const.size + (own & (m.const_sets - 1)) * m.const_ways, caches.read[number]
+    there = latest.line == own + 1
+    if not there:
+        latest.way, there = find(caches, caches.const, first, m.const_ways, own)
+        latest.line = own + 1
+    k, row = latest.way, caches.const.row[latest.way]
     use(caches, caches.const, k)
     if not there:
         caches.const.tag[k] = own + 1
@@ -242,19 +245,13 @@ def read_constant(walk, caches, number, line, sectors, time, access, found):
     wait_for(walk, found, row, access, time)
 
 
-def read_code(walk, caches, number, line, time, fetch, found):
-    """The cycle an instruction line is there; `found` is scratch."""
-    m = walk.machine[0]
-    if m.perfect_instruction_cache:
-        return time
-    latest = caches.fetched[number]
-    if latest.line != line + 1:  # else it is the youngest already
-        latest.line, latest.way = line + 1, code_line(walk, caches, number, line, time, fetch, found)
-        for ahead in range(m.l1i_prefetch_lines):
-            code_line(walk, caches, number, line + 1 + ahead, time, fetch, found)
-    row = caches.code.row[latest.way]
-    walk.fetch_askers[fetch] = row.asker
-    return max(time, row.there)
+def read_code(walk, caches, number, line, time, fetch):
+    """An instruction line, which is the SM's youngest from now on, and those to be there with it, are looked for."""
+    latest, found = caches.fetched[number], caches.code_found[0]
+    k = code_line(walk, caches, number, line, time, fetch, found)
+    for ahead in range(walk.machine[0].l1i_prefetch_lines):
+        code_line(walk, caches, number, line + 1 + ahead, time, fetch, found)
+    latest.line, latest.there, latest.asker = line + 1, caches.code.row[k].there, caches.code.row[k].asker
 
 
 def code_line(walk, caches, number, line, time, fetch, found):
@@ -312,7 +309,7 @@ def place(walk, caches, number, sm, slots, b, time):
         w, warp = b * m.warps_per_block + k, block * m.warps_per_block + k
         slot, path = slots[w], walk.paths[warp]
         slot.item, slot.stop = walk.offsets[path], walk.offsets[path + 1]
-        slot.access, slot.fetch = walk.access_offsets[warp], walk.fetch_offsets[warp]
+        slot.access, slot.to_fetch = walk.access_offsets[warp], walk.fetch_offsets[warp] - slot.item
         slot.back = slot.back_near = time
         slot.loaded = slot.asked = 0
         slot.state = rec.RUNNING
@@ -351,11 +348,15 @@ def pick(walk, sm):
 
 def fetch_next(walk, caches, number, slot, time):
     """A warp whose instruction buffer is empty fetches its next item at `time`; returns when its line is there."""
-    line = walk.items[slot.item].line
-    there = read_code(walk, caches, number, line, time, slot.fetch, caches.code_found[0])
-    walk.fetch_waits[slot.fetch] = there - time
-    slot.fetch += 1
-    return there
+    line, fetch, latest = walk.items[slot.item].line, slot.to_fetch + slot.item, caches.fetched[number]
+    if walk.machine[0].perfect_instruction_cache:
+        return time
+    if latest.line != line + 1:  # else it is the youngest already
+        read_code(walk, caches, number, line, time, fetch)
+    if latest.there <= time:
+        return time
+    walk.fetch_waits[fetch], walk.fetch_askers[fetch] = latest.there - time, latest.asker
+    return latest.there
 
 
 def go_on(walk, caches, number, sm, slot):
@@ -377,7 +378,7 @@ def go_on(walk, caches, number, sm, slot):
             ready = max(ready, fetch_next(walk, caches, number, slot, time))
         goes_on = not (item.barrier or item.access != rec.NONE or ready > time or slot.item == slot.stop)
     foresee(walk, slot)
-    sm.clock = max(soon, time + max(1, issued // m.schedulers_per_sm))
+    sm.clock = max(soon, time + max(1, issued if m.schedulers_per_sm == 1 else issued // m.schedulers_per_sm))
     if slot.item == slot.stop:
         slot.state = rec.GONE
     elif walk.items[slot.item - 1].barrier:
@@ -391,8 +392,6 @@ def foresee(walk, slot):
     prefetch(walk.records, walk.accesses[slot.access].record)
     prefetch(walk.answers, slot.access)
     prefetch(walk.accesses, slot.access + 2)
-    prefetch(walk.fetch_waits, slot.fetch)
-    prefetch(walk.fetch_askers, slot.fetch)
 
 
 def enter_pipe(walk, pipe, sm, time, cycles):
@@ -426,11 +425,15 @@ def access_memory(walk, caches, number, sm, item, slot, time):
             found.back = min(rec.RECENT, sm.asks - before.number) | early << rec.BACK_BITS
         sm.asks += item.access == rec.LOAD and found.sectors > 0
         follow(walk, found, slot.access - 1)
+        sm.sectors += found.sectors
+        sm.dram_sectors += found.dram_sectors
         answered = taken + max(FIRST_CYCLES, found.wait)
         if item.access == rec.CONSTANT:
             slot.back_near = max(slot.back_near, answered)
         elif item.access != rec.STORE:
             slot.back, slot.loaded = max(slot.back, answered), slot.access if found.waits else 0
+    sm.held += own.cycles
+    sm.longest = max(sm.longest, own.cycles)
     sm.memory_free = taken + own.cycles
     starts[sm.started] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
     sm.started = sm.started + 1 if sm.started + 1 < len(starts) else 0
@@ -531,9 +534,9 @@ def walk_sm(walk, caches, number, sm, own, slots, limit):
 
 def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
-    for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.banks, caches.slices):
+    for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.read, caches.banks):
         zero(counts)
-    for counts in (caches.open_rows, caches.opened, caches.channel_sectors, caches.slice_sectors):
+    for counts in (caches.slices, caches.open_rows, caches.opened, caches.channel_sectors, caches.slice_sectors):
         zero(counts)
     zero(caches.window_sectors)
     zero(caches.totals)
@@ -579,7 +582,9 @@ def walk_caches(walk, caches, told, sms, slots):
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches, count)
     for number in range(count):
-        serve(walk, caches, number, sms[number], rec.FAR_OFF)
+        sm, own = sms[number], told[number]
+        serve(walk, caches, number, sm, rec.FAR_OFF)
+        own.sectors, own.dram_sectors, own.held, own.longest = sm.sectors, sm.dram_sectors, sm.held, sm.longest
 
 
 def find_evenness(caches, count, found):

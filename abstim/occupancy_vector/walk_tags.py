@@ -3,20 +3,22 @@ this walk has left there is none."""
 
 import numpy as np
 
+from abstim.engine.accesses import sectors_in
+from abstim.engine.address_map import l2_set_of, slice_of
 from abstim.engine.warp_slots import ONE, lowest
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import FEW_WAYS, HINTS, MOST_WAYS
+from abstim.occupancy_vector.cache_walk import FEW_WAYS, FILLED_WAYS, HINTS, MOST_WAYS
 from abstim.occupancy_vector.ready_slots import equal, first_of_least
 
 
 def filled(caches, lines, first):
     """Ways of a set, from its first on, that this walk may have used: free ones are taken in order."""
-    return max(0, lines.filled[first] - caches.uses[0].before * MOST_WAYS)
+    return max(0, lines.filled[first // FILLED_WAYS] - caches.uses[0].before * MOST_WAYS)
 
 
-def position(caches, lines, first, line):
+def position(caches, lines, first, ways, line):
     """Where a line is in its set, -1: nowhere. What no use of this walk has left there is none."""
-    stop = first + filled(caches, lines, first)
+    stop = first + (ways if ways <= FILLED_WAYS else filled(caches, lines, first))
     for n in range(first, stop, rec.TOGETHER):
         there = equal(lines.tag, n, line + 1)
         while there:
@@ -31,7 +33,7 @@ def in_l1d(walk, caches, number, first, line):
     """`position` in an SM's L1D, where lines that no other shares a hint with need no search."""
     hint, tags = caches.hints[number, line & (HINTS - 1)], caches.l1d.tag
     if walk.machine[0].l1d_ways <= FEW_WAYS or hint.line < 0:
-        return position(caches, caches.l1d, first, line)
+        return position(caches, caches.l1d, first, walk.machine[0].l1d_ways, line)
     if hint.line == line + 1 and tags[hint.way] == line + 1 and caches.l1d.used[hint.way] > caches.uses[0].before:
         return hint.way
     return np.int64(-1)
@@ -48,18 +50,21 @@ def place_in_l1d(caches, number, k, line):
 
 def oldest_way(caches, lines, first, ways):
     """The least recently used of a set, the first of those that this walk has not used."""
-    count, before = filled(caches, lines, first), caches.uses[0].before
+    before = caches.uses[0].before
+    if ways <= FILLED_WAYS:
+        return first_of_least(lines.used, first, ways, before)
+    count = filled(caches, lines, first)
     if count < ways and not caches.uses[0].evicted:
-        lines.filled[first] = before * MOST_WAYS + count + 1
+        lines.filled[first // FILLED_WAYS] = before * MOST_WAYS + count + 1
         return first + count
     k = first_of_least(lines.used, first, min(ways, count + 1), before)
-    lines.filled[first] = before * MOST_WAYS + max(count, k - first + 1)
+    lines.filled[first // FILLED_WAYS] = before * MOST_WAYS + max(count, k - first + 1)
     return k
 
 
 def find(caches, lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
-    k = position(caches, lines, first, line)
+    k = position(caches, lines, first, ways, line)
     return (k, True) if k >= 0 else (oldest_way(caches, lines, first, ways), False)
 
 
@@ -87,3 +92,26 @@ def free_way(caches, lines, first, ways, time):
         if lines.row[k].there < lines.row[soonest].there:
             soonest = k
     return best if best >= 0 else soonest
+
+
+def place_in_l2(caches, k, line):
+    """A line takes a way of L2; returns how many sectors leave that for DRAM."""
+    totals, own = caches.totals[0], caches.l2.used[k] > caches.uses[0].before
+    caches.l2.tag[k] = line + 1
+    totals.driven_out |= own
+    if not totals.driven_out:
+        caches.placed[totals.placed] = line
+        totals.placed += 1
+    return sectors_in(caches.l2.row[k].dirty) if own else 0
+
+
+def fits_l2(machine, lines, counts, found):
+    """Do some lines fit into L2 together? `counts`: zeros, by set."""
+    m, found[0] = machine[0], 1
+    for n in range(len(lines)):
+        number, _, _, in_slice = slice_of(m, lines[n])
+        place = number * m.l2_sets + l2_set_of(m, in_slice)
+        counts[place] += 1
+        if counts[place] > m.l2_ways:
+            found[0] = 0
+            return

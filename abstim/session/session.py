@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, TypeVar, Unpack
+from zlib import crc32
 
 import numpy as np
 
@@ -33,6 +35,11 @@ from precharacterize.timed_code import TimedCode, why_not_machine
 
 Made = TypeVar("Made")
 MOST_HELD = 4  # traces of timed code that a session holds
+
+
+def are_equal(one: Trace, other: Trace) -> bool:
+    """Do two launches do the same, on the same addresses?"""
+    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
 
 
 class Session:
@@ -165,6 +172,21 @@ class Session:
         names = ((x.program.name, x.program.digest) for x in self.case.launches)
         firsts = self.once(("firsts",), lambda: {name: k for k, name in reversed([*enumerate(names)])})
         return firsts[self.launch(number).program.name, self.launch(number).program.digest]
+
+    def first_alike(self, number: int, trace: Trace) -> int:
+        """The first launch that does the same, on the same addresses, and asks for as much: from empty caches it takes
+        as long. This one where it is the first, or its trace is not held."""
+
+        def made() -> int:
+            own, program = self.launch(number), self.timed_program(number)
+            code = program.name, program.digest, program.constants, own.grid, own.block, own.shared_bytes
+            key = "alike", *code, own.requested_cluster, crc32(trace.records.tobytes()), len(trace.blocks)
+            others: list[int] = self.once(key, list)
+            found = next((n for n in others if are_equal(self.traces.trace(n), trace)), number)
+            others += [found] if found == number else []
+            return found
+
+        return self.once_of(number, trace, ("first alike", number), made)
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""

@@ -93,7 +93,7 @@ class Planner:
     def chunks(self, jobs: Sequence[Job], workers: int) -> list[Chunk]:
         """Jobs that share trace and latency table together, few enough that every worker gets several chunks."""
         chunks = list[Chunk]()
-        for group in grouped(jobs, self._group).values():
+        for group in map(self._in_order, grouped(jobs, self._group).values()):
             size = self._chunk_size(group, workers)
             chunks += [tuple(group[k : k + size]) for k in range(0, len(group), size)]
         return chunks
@@ -123,6 +123,11 @@ class Planner:
     def _group(self, job: Job) -> tuple[int, ...]:
         table = self.sessions[job.target].inputs(job.launch, job.gpu).table
         return job.target, job.launch, id(table), job.gpu.spec.posted_stores  # which decides what of a trace is timed
+
+    @staticmethod
+    def _in_order(group: list[Job]) -> list[Job]:
+        """In which they are best timed."""
+        return group
 
     def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
         first = group[0]
@@ -179,6 +184,15 @@ class OccupancyPlanner(Planner):
 
     def _group(self, job: Job) -> tuple[int, ...]:
         return job.target, job.launch
+
+    @staticmethod
+    def _in_order(group: list[Job]) -> list[Job]:
+        """Those whose caches answer alike are side by side, whatever was varied first, since few walks are kept; those
+        with the largest L2 first, whose walk may be the others', too."""
+        from abstim.occupancy_vector.design_points import in_l2, walking
+
+        alike = grouped(group, lambda job: (walking(job.gpu), job.blocks_per_sm))
+        return [job for jobs in alike.values() for job in sorted(jobs, key=lambda job: in_l2(job.gpu))]
 
     def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
         return CHUNK_POINTS
