@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, TypeVar, Unpack
-from zlib import crc32
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
 from functional.errors import InputError
+from functional.keep.kept import key
 from functional.launches.case import Case, StreamedCase
 from functional.launches.launch import Launch, may_overlap, places
 from functional.programs.program import Program
@@ -35,11 +34,6 @@ from precharacterize.timed_code import TimedCode, why_not_machine
 
 Made = TypeVar("Made")
 MOST_HELD = 4  # traces of timed code that a session holds
-
-
-def are_equal(one: Trace, other: Trace) -> bool:
-    """Do two launches do the same, on the same addresses?"""
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
 
 
 class Session:
@@ -174,19 +168,17 @@ class Session:
         return firsts[self.launch(number).program.name, self.launch(number).program.digest]
 
     def first_alike(self, number: int, trace: Trace) -> int:
-        """The first launch that does the same, on the same addresses, and asks for as much: from empty caches it takes
-        as long. This one where it is the first, or its trace is not held."""
+        """The first launch asked for that does the same, on the same addresses, and asks for as much: where both find
+        the same caches they take as long."""
+        if len(self) == 1:
+            return number
 
-        def made() -> int:
+        def likeness() -> str:
             own, program = self.launch(number), self.timed_program(number)
-            code = program.name, program.digest, program.constants, own.grid, own.block, own.shared_bytes
-            key = "alike", *code, own.requested_cluster, crc32(trace.records.tobytes()), len(trace.blocks)
-            others: list[int] = self.once(key, list)
-            found = next((n for n in others if are_equal(self.traces.trace(n), trace)), number)
-            others += [found] if found == number else []
-            return found
+            asks = own.grid, own.block, own.shared_bytes, own.cluster
+            return key((), program.name, program.digest, program.constants, *asks, *vars(trace).values())
 
-        return self.once_of(number, trace, ("first alike", number), made)
+        return self.once(("alike", self.once_of(number, trace, ("likeness", number), likeness)), lambda: number)
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
