@@ -36,6 +36,14 @@ Made = TypeVar("Made")
 MOST_HELD = 4  # traces of timed code that a session holds
 
 
+def likeness_of(launch: Launch, trace: Trace) -> str:
+    """Equal for launches that do the same, on the same addresses, and ask for as much: where they find the same caches
+    they take as long."""
+    program = bound(launch.program, unknown_descriptors(launch.program), launch.parameters)
+    asks = launch.grid, launch.block, launch.cluster, launch.shared_bytes
+    return key((), program.name, program.digest, program.constants, *asks, *vars(trace).values())
+
+
 class Session:
     """A target opened to be timed: what the engine needs of each launch, made once, on whatever GPU is asked for.
 
@@ -168,17 +176,11 @@ class Session:
         return firsts[self.launch(number).program.name, self.launch(number).program.digest]
 
     def first_alike(self, number: int, trace: Trace) -> int:
-        """The first launch asked for that does the same, on the same addresses, and asks for as much: where both find
-        the same caches they take as long."""
+        """The first launch asked for of the same likeness."""
         if len(self) == 1:
             return number
-
-        def likeness() -> str:
-            own, program = self.launch(number), self.timed_program(number)
-            asks = own.grid, own.block, own.shared_bytes, own.cluster
-            return key((), program.name, program.digest, program.constants, *asks, *vars(trace).values())
-
-        return self.once(("alike", self.once_of(number, trace, ("likeness", number), likeness)), lambda: number)
+        alike = self.once_of(number, trace, ("likeness", number), lambda: likeness_of(self.launch(number), trace))
+        return self.once(("alike", alike), lambda: number)
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
