@@ -20,7 +20,7 @@ from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.detailed import launch_result
-from abstim.session.result import LaunchResult
+from abstim.session.result import LaunchResult, again
 from abstim.session.session import Session, likeness_of
 from abstim.session.side_by_side import kernel_of
 from abstim.session.turns import order_note, turns_of
@@ -166,7 +166,7 @@ class LaunchTimer:
         return tuple(found)
 
     def _result(self, key: str, number: int, launch: Launch) -> Timed:
-        return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
+        return Timed(number, launch, tuple(again(result, launch, number) for result in self._known[key]))
 
 
 MOST_BYTES = 1 << 28  # of memory that is copied and compared

@@ -15,7 +15,7 @@ from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session import limits
-from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
+from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, again, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
 from functional.arrays import Float64
@@ -84,11 +84,10 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     started, before = perf_counter(), session.prepared_seconds
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     for number, first, trace, results in timed(session, gpus, flush, progress):
-        launch = session.launch(number)
-        for rows in found if first < number else ():
-            rows.append(replace(rows[first], launch=number, label=launch.label))
-        for rows, gpu, result in zip(found, gpus, results, strict=False):
-            row = launch_result(session, number, launch, trace, gpu, result)
+        launch, pairs = session.launch(number), zip(gpus, results, strict=False)  # results: none if it is timed already
+        own = [again(rows[first], launch, number) for rows in found if first < number]
+        own += [launch_result(session, number, launch, trace, gpu, result) for gpu, result in pairs]
+        for rows, row in zip(found, own, strict=True):
             rows.append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
     alone = [[launch.cycles for launch in launches] for launches in found]
     overlaps: list[Any] = [None] * len(gpus)
