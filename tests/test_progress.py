@@ -41,9 +41,9 @@ def test_a_launch_under_way_counts_by_its_thread_blocks():
     assert told == [("time", done, total) for done in (0, 3, counts[0] + 1)]
 
 
-@pytest.mark.parametrize("flush", ["all", "none"])
-def test_a_run_ends_where_all_blocks_have_retired(flush):
-    told, session = [], open_session("reduction")
+@pytest.mark.parametrize(("name", "flush"), [("reduction", "all"), ("reduction", "none"), ("srad", "all")])
+def test_a_run_ends_where_all_blocks_have_retired(name, flush):
+    told, session = [], open_session(name)
     run(session, "gtx480", flush=flush, progress=lambda *words: told.append(words))
     done, totals = zip(*[words[1:] for words in told if words[0].startswith("time")], strict=True)
     assert list(done) == sorted(done)

@@ -14,9 +14,14 @@ from abstim.engine.initial_state import Memory, sizes_of
 from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of, warm
 from abstim.engine.state import NEVER, Team
 from abstim.gpu.config import load_gpu
-from abstim.models import run
-from abstim.session.session import open_session
+from abstim.models import run, run_many
+from abstim.session import detailed
+from abstim.session.session import Session, open_session
+from abstim.session.warm_up import Flushed
+from abstim.targets.execution import Execution
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
+from functional.launches.launch import Dim3
 
 GPUS = {
     "perfect": ("gtx480", []),
@@ -253,6 +258,35 @@ def test_what_a_profiler_flushes_leaves_code():
     assert kept["l1i_misses"] == cold["l1i_misses"] > 0  # which L2 answers
     assert 0.9 * cold["dram_reads"] < kept["dram_reads"] < cold["dram_reads"]
     assert data.totals["cycles"] < nothing.totals["cycles"]
+
+
+@pytest.mark.parametrize("flush", ["all", "data", "l1", "none"])
+def test_launches_that_do_the_same_are_timed_once_where_both_find_the_same_caches(flush, monkeypatch):
+    """Twelve launches of three kernels: each four times on the same data."""
+    gpus, session, simulate = [load_gpu("gtx480"), load_gpu("h100")], open_session("dct8x8"), Session.simulate
+    policies, alone, timed = [Flushed(flush) for _ in gpus], [], []
+    for number, launch, trace in session.each():
+        found = [policy.before(session, number, gpu) for policy, gpu in zip(policies, gpus, strict=True)]
+        results = [session.simulate(number, gpu, trace, own) for gpu, own in zip(gpus, found, strict=True)]
+        how = zip(gpus, results, strict=True)
+        alone.append([detailed.launch_result(session, number, launch, trace, gpu, own) for gpu, own in how])
+    monkeypatch.setattr(Session, "simulate", lambda *given: timed.append(given[1]) or simulate(*given))
+    together = [each.launches for each in run_many(session, gpus, flush=flush)]
+    assert [list(rows) for rows in zip(*together, strict=True)] == alone
+    assert sorted(set(timed)) == ([0, 1, 2] if flush in ("all", "data") else [*range(12)])
+    assert len(timed) == len(gpus) * len(set(timed))
+
+
+def test_launches_that_ask_for_something_else_are_not_alike():
+    case = open_target("transpose")
+    first, trace = case.launches[0], open_session(case).traces.trace(0)
+    others = [{"dynamic_shared_bytes": 1024}, {"grid": Dim3(first.grid.total)}, {"label": "again"}]
+    others.append({"requested_cluster": Dim3(2)})
+    launches = (first, *(replace(first, **other) for other in others))
+    session = Session(replace(case, launches=launches), Execution((trace,) * len(launches)))
+    assert [session.first_alike(number, trace) for number in range(len(launches))] == [0, 1, 2, 0, 4]
+    another = replace(trace, masks=trace.masks ^ 1)
+    assert session.first_alike(3, another) == 3
 
 
 def test_every_column_of_a_kept_cache_is_flushed_with_it():

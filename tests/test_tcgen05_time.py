@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ptx_kernels import module
@@ -12,10 +14,11 @@ from test_tcgen05_scaled import described as block_scaled
 from abstim.gpu.config import load_gpu
 from abstim.gpu.occupancy import occupancy
 from abstim.models import run
+from abstim.session.session import open_session
 from functional.accelsim.write import write
 from functional.errors import InputError, PtxError
 from functional.launches.case import Case
-from functional.launches.launch import Pointer, make_launch
+from functional.launches.launch import Pointer, Scalar, make_launch
 from functional.launches.memory import Memory
 from functional.programs.link import link
 from precharacterize.build import build_table
@@ -107,6 +110,20 @@ def test_the_descriptor_is_a_constant_or_a_parameter_or_the_time_is_not_known():
     assert build_table(known, pipeline).initiation_cycles[product] == 128
     shared = link(module(kernel.replace("{}", "ld.shared.u32 %r12, [s];")), "k")
     assert not bound(shared, unknown_descriptors(shared), parameters).constants
+
+
+def test_launches_whose_descriptors_differ_are_not_alike():
+    """As a parameter, of which the trace says nothing."""
+    text = text_of(START + "ld.param.u32 %r12, [w];" + SS.format(kind="f16") * 8 + COMMIT, 256, False, False)
+    whole, memory = case(1, 256), case(1, 256).memory
+    parsed = module(text.replace(".param .u64 o)", ".param .u64 o, .param .u32 w)"))
+    words = [described("f32", "f16", "f16", 128, columns) for columns in (256, 64, 256)]
+    arguments = [[*(Pointer(name) for name in "ico"), Scalar("u32", word)] for word in words]
+    launches = tuple(make_launch(link(parsed, "k"), 1, 128, own, memory) for own in arguments)
+    session = open_session(replace(whole, module=parsed, launches=launches))
+    first, narrow, again = (launch.cycles for launch in run(session, "b200", ["timed_code=ptx"]).launches)
+    assert first == again > narrow
+    assert [session.first_alike(k, session.traces.trace(0)) for k in range(3)] == [0, 1, 0]
 
 
 def case(products: int, columns: int) -> Case:

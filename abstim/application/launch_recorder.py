@@ -3,7 +3,6 @@ and written to a store, if they are chosen.
 
 What is not timed is executed as a stream, of which no more than some chunks are held."""
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,8 +20,8 @@ from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.detailed import launch_result
-from abstim.session.result import LaunchResult
-from abstim.session.session import Session
+from abstim.session.result import LaunchResult, again
+from abstim.session.session import Session, likeness_of
 from abstim.session.side_by_side import kernel_of
 from abstim.session.turns import order_note, turns_of
 from abstim.session.warm_up import Flushed, bring_code
@@ -37,7 +36,7 @@ from functional.launches.memory import Memory, Region
 from functional.programs.registers import Registers
 from functional.ptx.source import shown_name
 from functional.traces.store import StoreWriter
-from functional.traces.trace import OFFSETS, STREAMS, Trace
+from functional.traces.trace import Trace
 
 MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
 
@@ -167,16 +166,7 @@ class LaunchTimer:
         return tuple(found)
 
     def _result(self, key: str, number: int, launch: Launch) -> Timed:
-        return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
-
-
-def likeness_of(launch: Launch, trace: Trace) -> str:
-    """Equal for launches that take the same time: the same code did the same to the same lines."""
-    shape = f"{launch.grid}:{launch.block}:{launch.cluster}:{launch.shared_bytes}"
-    digest = hashlib.blake2b(f"{launch.program.digest}:{launch.program.name}:{shape}".encode())
-    for name in (*STREAMS, *OFFSETS, "warp_instructions", "thread_instructions"):
-        digest.update(memoryview(getattr(trace, name)).cast("B"))
-    return digest.hexdigest()
+        return Timed(number, launch, tuple(again(result, launch, number) for result in self._known[key]))
 
 
 MOST_BYTES = 1 << 28  # of memory that is copied and compared

@@ -198,29 +198,25 @@ def mixed_twice(one, other, value):
 def digest_sm(told, own, offsets, warps, one, other):
     """Two digests with what is told of an SM that is run in them."""
     for position in range(own.first, own.stop):
-        first = told.dealt[position] * warps
-        one, other = mixed_twice(one, other, first << 32 | told.turn_starts[position])
+        first, turn = told.dealt[position] * warps, told.turn_starts[position]
+        one, other = mixed_twice(one, other, first << 32 | turn)
         for warp in range(first, first + warps):
             one, other = mixed_twice(one, other, told.late_starts[warp])
         for k in range(offsets[first], offsets[first + warps]):
             one, other = mixed_twice(one, other, told.accesses[k] << 32 ^ told.fills[k])
+            one, other = mixed_twice(one, other, told.turns[turn + k - offsets[first]])
     return one, other
 
 
 def digest(told, offsets, warps_per_block, fills, lates, found):
     """Two digests of what lanes read of a Told, and what is added up of it; `offsets`: of warps, into accesses."""
-    one, other, turns = np.uint64(1), np.uint64(2), 0
+    one, other = np.uint64(1), np.uint64(2)
     for sm in range(len(told.sms)):
         own = told.sms[sm]
         for value in (own.is_run, own.first, own.stop, own.sectors, own.dram_sectors, own.held, own.longest):
             one, other = mixed_twice(one, other, value)
         if own.is_run:
             one, other = digest_sm(told, own, offsets, warps_per_block, one, other)
-            for position in range(own.first, own.stop):
-                first = told.dealt[position] * warps_per_block
-                turns += offsets[first + warps_per_block] - offsets[first]
-    for k in range(turns):
-        one, other = mixed_twice(one, other, told.turns[k])
     for k in range(lates):
         one, other = mixed_twice(one, other, told.late_begins[k] << 32 | told.late_fills[k])
     for k in range(fills):

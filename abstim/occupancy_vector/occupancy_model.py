@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
 from abstim.gpu.config import Gpu, refuse_unread
-from abstim.occupancy_vector.timed_launch import Timed, TimedLaunch
+from abstim.occupancy_vector.timed_launch import DesignPoint, Timed, TimedLaunch
 from abstim.progress import Progress, silent
-from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
+from abstim.session.result import LaunchResult, RunResult, again, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from functional.arrays import Float64
 from functional.errors import InputError
@@ -54,15 +53,14 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     cannot hold, or a launch that lanes cannot."""
     refuse(gpus, flush)
     found: list[list[LaunchResult]] = [[] for _ in gpus]
-    known: dict[int, list[Ended]] = {}
     seconds = 0.0
-    for number, _, trace in session.each():
+    for number, launch, trace in session.each():
         progress(f"time {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        timed, first = TimedLaunch(session, number), session.first_alike(number, trace)
-        known[first] = known.get(first) or _ended(timed, gpus)
-        for rows, own in zip(found, known[first], strict=True):
-            rows.append(_result(timed, own))
+        first = session.first_alike(number, trace)
+        own = [again(rows[first], launch, number) for rows in found if first < number]
+        for rows, row in zip(found, own or launch_on(session, number, gpus), strict=True):
+            rows.append(row)
         seconds += perf_counter() - started - (session.prepared_seconds - before)
     return [run_result(session, gpu, rows, seconds, model="occupancy") for gpu, rows in zip(gpus, found, strict=True)]
 
@@ -70,22 +68,8 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[OccupancyLaunch]:
     """One launch on every GPU."""
     timed = TimedLaunch(session, number)
-    return [_result(timed, own) for own in _ended(timed, gpus)]
-
-
-class Ended(NamedTuple):
-    """A launch that was timed on a GPU: thread blocks an SM holds, SMs that have work."""
-
-    gpu: Gpu
-    residents: int
-    sm_count: int
-    timed: Timed
-
-
-def _ended(timed: TimedLaunch, gpus: Sequence[Gpu]) -> list[Ended]:
     points = [timed.design_point(gpu) for gpu in gpus]
-    found = zip(points, timed.times(points), strict=True)
-    return [Ended(point.gpu, point.residents, point.sm_count, own) for point, own in found]
+    return [_result(timed, point, found) for point, found in zip(points, timed.times(points), strict=True)]
 
 
 def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
@@ -94,18 +78,18 @@ def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[
     return lambda gpus: np.array([own.cycles for own in timed.times([timed.design_point(g) for g in gpus])], float)
 
 
-def _result(timed: TimedLaunch, ended: Ended) -> OccupancyLaunch:
-    gpu, trace, own, cycles = ended.gpu, timed.trace, ended.timed, ended.timed.cycles
+def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
+    gpu, trace, cycles = point.gpu, timed.trace, own.cycles
     facts = launch_facts(timed.session, timed.number, timed.launch, trace, gpu, cycles)
     facts |= timed_facts(timed.session, timed.number, trace, gpu)
-    bounds = _bounds(ended, facts.get("timed_instructions", facts["warp_instructions"]))
+    bounds = _bounds(point, own, facts.get("timed_instructions", facts["warp_instructions"]))
     limit = max(BOUNDS, key=bounds.__getitem__)
     if bounds[limit] < BUSY * cycles:
         limit = LATENCY
         bounds[LATENCY] = float(cycles)
     return OccupancyLaunch(
         **facts,
-        occupancy=min(1.0, ended.residents * trace.warps_per_block / gpu.spec.max_warps_per_sm),
+        occupancy=min(1.0, point.residents * trace.warps_per_block / gpu.spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={"l2_accesses": own.sectors, "dram_sectors": own.dram_sectors},  # read, and written back
@@ -117,11 +101,11 @@ def _result(timed: TimedLaunch, ended: Ended) -> OccupancyLaunch:
     )
 
 
-def _bounds(ended: Ended, issued: int) -> dict[str, float]:
+def _bounds(point: DesignPoint, own: Timed, issued: int) -> dict[str, float]:
     """What each resource is busy on the mean SM, by BOUNDS."""
-    count, own = ended.sm_count, ended.timed
+    count = point.sm_count
     values = (
-        issued / (count * ended.gpu.spec.schedulers_per_sm), own.held_cycles / count, own.l2_cycles / count,
+        issued / (count * point.gpu.spec.schedulers_per_sm), own.held_cycles / count, own.l2_cycles / count,
         own.dram_cycles / count,
     )  # fmt: skip
     return dict(zip(BOUNDS, values, strict=True))

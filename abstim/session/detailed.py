@@ -15,7 +15,7 @@ from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session import limits
-from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
+from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, again, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
 from functional.arrays import Float64
@@ -34,12 +34,16 @@ class RetiredBlocks:
         self._what, self._progress, launches = what, progress, session.case.launches
         self._by_launch = isinstance(session.case, StreamedCase)
         each = len(launches) if self._by_launch else sum(launch.thread_blocks for launch in launches)
-        self._total, self._done = each * len(gpus), 0
+        self._gpus, self._total, self._done = len(gpus), each * len(gpus), 0
         self._running: deque[np.ndarray] = deque()  # whose ends several threads may take and give
 
     def watch(self, simulation: Simulation) -> None:
         """A launch on a GPU that is about to run, in any thread."""
         self._running.append(simulation.blocks)
+
+    def pass_over(self, launch: Launch) -> None:
+        """What it takes is known: it does not run."""
+        self._done += self._gpus * (1 if self._by_launch else launch.thread_blocks)
 
     def tell(self) -> None:
         """In one thread: how many have retired by now."""
@@ -79,10 +83,12 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     """Time every launch on every GPU. Raises InputError for a thread block that an SM cannot hold."""
     started, before = perf_counter(), session.prepared_seconds
     found: list[list[LaunchResult]] = [[] for _ in gpus]
-    for number, launch, trace, results in timed(session, gpus, flush, progress):
-        for k, gpu in enumerate(gpus):
-            row = launch_result(session, number, launch, trace, gpu, results[k])
-            found[k].append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
+    for number, first, trace, results in timed(session, gpus, flush, progress):
+        launch, pairs = session.launch(number), zip(gpus, results, strict=False)  # results: none if it is timed already
+        own = [again(rows[first], launch, number) for rows in found if first < number]
+        own += [launch_result(session, number, launch, trace, gpu, result) for gpu, result in pairs]
+        for rows, row in zip(found, own, strict=True):
+            rows.append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
     alone = [[launch.cycles for launch in launches] for launches in found]
     overlaps: list[Any] = [None] * len(gpus)
     if session.overlaps:
@@ -98,15 +104,17 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 
 def timed(
     session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
-) -> Iterator[tuple[int, Launch, Trace, list[EngineResult]]]:
-    """The engine's own results, in order: launch by number, and one result a GPU. No more launches than there are
-    threads are under way at once, and a launch is dropped with its trace once its results are out.
+) -> Iterator[tuple[int, int, Trace, list[EngineResult]]]:
+    """The engine's own results, in order: launch by number, the first that does the same, trace, and one result a GPU,
+    or none if that is an earlier one. No more launches than there are threads are under way at once, and a launch is
+    dropped with its trace once its results are out.
 
     Flushed, launches share no state, and the engine releases the interpreter: one GPU's launches can fill the CPUs.
     Threads that have no launch and no GPU of their own share the SMs of one."""
     threads = default_threads()
     policies = [Flushed(flush) for _ in gpus]
-    in_turn = len(gpus) > 1 or any(policy.in_order for policy in policies)
+    kept = any(policy.in_order for policy in policies)
+    in_turn = len(gpus) > 1 or kept
     each = max(1, threads // max(1, len(gpus) if in_turn else len(session)))
     blocks = RetiredBlocks(session, gpus, f"time {session.case.name}, thread blocks", progress)
 
@@ -114,16 +122,20 @@ def timed(
         caches = policies[k].before(session, number, gpus[k])
         return session.simulate(number, gpus[k], trace, caches, each, blocks.watch)
 
-    def row(number: int, launch: Launch, trace: Trace) -> tuple[int, Launch, Trace, list[EngineResult]]:
-        return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads=threads)
+    def row(number: int, first: int, trace: Trace) -> tuple[int, int, Trace, list[EngineResult]]:
+        count = 0 if first < number else len(gpus)
+        return number, first, trace, in_parallel(lambda k: one(number, trace, k), count, threads=threads)
 
     def jobs():
-        for number, launch, trace in session.each():
+        for number, _, trace in session.each():
             for gpu in gpus:
                 session.table(number, gpu)  # characterised here, not in several threads
-            yield partial(row, number, launch, trace)
+            first = number if kept else session.first_alike(number, trace)
+            yield partial(row, number, first, trace)
 
     for found in pipelined(jobs(), 1 if in_turn else threads, blocks.tell):
+        if found[1] < found[0]:
+            blocks.pass_over(session.launch(found[0]))
         blocks.tell()
         yield found
 
@@ -132,7 +144,10 @@ def engine_results(
     session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
 ) -> list[list[EngineResult]]:
     """The engine's own results, `[launch][gpu]`."""
-    return [results for _, _, _, results in timed(session, gpus, flush, progress)]
+    found: list[list[EngineResult]] = []
+    for number, first, _, results in timed(session, gpus, flush, progress):
+        found.append(found[first] if first < number else results)
+    return found
 
 
 def launch_result(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from abstim import __version__
 from abstim.brief import Brief
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
 
+Result = TypeVar("Result", bound="LaunchResult")
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
 NOTHING_ALONE = "no resource alone"  # what limits a launch that no resource twice as fast makes faster
 LEAST_GAIN = 0.02  # of a launch's cycles: what brings less is not named as its limit
@@ -95,6 +96,11 @@ class LaunchResult(Brief):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates", rates(self.work, self.memory, self.seconds, self.peaks))
+
+
+def again(result: Result, launch: Launch, number: int) -> Result:
+    """What a launch took, of another one that does the same."""
+    return replace(result, launch=number, label=launch.label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

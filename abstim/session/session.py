@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, TypeVar, Unpack
-from zlib import crc32
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
 from functional.errors import InputError
+from functional.keep.kept import key
 from functional.launches.case import Case, StreamedCase
 from functional.launches.launch import Launch, may_overlap, places
 from functional.programs.program import Program
@@ -37,9 +36,12 @@ Made = TypeVar("Made")
 MOST_HELD = 4  # traces of timed code that a session holds
 
 
-def are_equal(one: Trace, other: Trace) -> bool:
-    """Do two launches do the same, on the same addresses?"""
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+def likeness_of(launch: Launch, trace: Trace) -> str:
+    """Equal for launches that do the same, on the same addresses, and ask for as much: where they find the same caches
+    they take as long."""
+    program = bound(launch.program, unknown_descriptors(launch.program), launch.parameters)
+    asks = launch.grid, launch.block, launch.cluster, launch.shared_bytes
+    return key((), program.name, program.digest, program.constants, *asks, *vars(trace).values())
 
 
 class Session:
@@ -174,19 +176,11 @@ class Session:
         return firsts[self.launch(number).program.name, self.launch(number).program.digest]
 
     def first_alike(self, number: int, trace: Trace) -> int:
-        """The first launch that does the same, on the same addresses, and asks for as much: from empty caches it takes
-        as long. This one where it is the first, or its trace is not held."""
-
-        def made() -> int:
-            own, program = self.launch(number), self.timed_program(number)
-            code = program.name, program.digest, program.constants, own.grid, own.block, own.shared_bytes
-            key = "alike", *code, own.requested_cluster, crc32(trace.records.tobytes()), len(trace.blocks)
-            others: list[int] = self.once(key, list)
-            found = next((n for n in others if are_equal(self.traces.trace(n), trace)), number)
-            others += [found] if found == number else []
-            return found
-
-        return self.once_of(number, trace, ("first alike", number), made)
+        """The first launch asked for of the same likeness."""
+        if len(self) == 1:
+            return number
+        alike = self.once_of(number, trace, ("likeness", number), lambda: likeness_of(self.launch(number), trace))
+        return self.once(("alike", alike), lambda: number)
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""

@@ -243,11 +243,8 @@ def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> 
         rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
         launches = zip(session.traces.in_order(), results, strict=True)
         cycles = [sum(of_gpu.cycles for of_gpu in column) for column in zip(*results, strict=True)]
-        stepped = [  # all of the trace's where the engine does not say
-            [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
-            for trace, launch in launches
-            for result in launch
-        ]
+        walked = {id(result): trace for trace, launch in launches for result in launch}  # once if launches do the same
+        stepped = [[int(getattr(trace, kind).sum()) for kind in _KINDS] for trace in walked.values()]
     else:
         rate, results = _rate(session, lambda: model_named(model).time(session, gpus, "all", silent), len(gpus))
         cycles = [sum(row.cycles for row in result.launches) for result in results]

@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from abstim.engine.simulation import LaunchInputs
 from abstim.engine.state import REAL_MEMORY, record
 from abstim.gpu.config import Gpu, not_looked_at
 from abstim.progress import Progress
-from abstim.session.session import Session
+from abstim.session.session import Session, likeness_of
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED
 from functional.arrays import Int64
@@ -198,15 +198,11 @@ class OccupancyPlanner(Planner):
         return CHUNK_POINTS
 
     def _launch_digest(self, target: int, launch: int, gpu: Gpu) -> bytes:
-        """Of a launch's program and trace, of what is timed in place of the program, and of the model."""
+        """Of a launch, of what is timed in place of its program, and of the model."""
         session = self.sessions[target]
-        own, trace, code = session.launch(launch), session.traces.trace(launch), session.timed_code(launch, gpu)
-        what = (self.version(), own.program.digest, own.program.name, own.shared_bytes, trace.warps_per_block)
-        digest = blake2b(repr(what).encode())
-        _add(digest, *(getattr(trace, f.name) for f in fields(trace) if f.name != "warps_per_block"))
-        if code:
-            digest.update(encoded(code))
-        return digest.digest()
+        alike = likeness_of(session.launch(launch), session.traces.trace(launch))
+        code = session.timed_code(launch, gpu)
+        return bytes.fromhex(key((), self.version(), alike, encoded(code) if code else ""))
 
 
 def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
@@ -229,16 +225,9 @@ def _inputs_digest(inputs: LaunchInputs) -> bytes:
     """Of a launch as the engine reads it; equal for launches that do the same on the same addresses. Its last byte says
     whether any of them is in local memory."""
     code, operands = code_of(inputs.table)
-    digest = blake2b(f"{Planner.version()}:{inputs.table.register_count}".encode(), digest_size=32)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
-    _add(digest, code, *streams, *offsets, np.array([inputs.trace.warps_per_block]))
-    return digest.digest() + bytes([int(in_local(inputs.trace.records).any())])
-
-
-def _add(digest: blake2b, *arrays: np.ndarray) -> None:
-    for array in arrays:
-        digest.update(f"{array.dtype}:{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    shape = Planner.version(), inputs.table.register_count, inputs.trace.warps_per_block
+    return bytes.fromhex(key((), *shape, code, *streams, *offsets)) + bytes([int(in_local(inputs.trace.records).any())])
 
 
 def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
