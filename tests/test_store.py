@@ -148,7 +148,7 @@ DAMAGES = {
     ),
     "launch of another version": (
         lambda s: _replace(s / "launch-00000.trace", b"abstrc03", b"abstrc02"),
-        r"launch-00000.trace: damaged \(it is of version 1, this program reads version 2",
+        r"launch-00000.trace: damaged \(it is of version 2, this program reads version 3",
     ),
     "launches swapped": (lambda s: _swap(s), r"launch-0000[01].trace: damaged"),
 }  # fmt: skip
