@@ -58,7 +58,7 @@ def _brute(words: list[int]) -> list[tuple[int, int, int]]:
 @settings(max_examples=100)
 @given(st.lists(_PATTERNS, min_size=1, max_size=6))
 def test_line_records_equal_a_set_of_lines(warps: list[list[int]]) -> None:
-    further = [(0, 0, 1)] * 29 + [(0, 0, 0)]  # 32 addresses in two lines
+    addresses = np.array(warps, np.uint64) * np.uint64(4)
     rows, packed = line_records(sector_numbers(addresses))
     assert (np.diff(rows) >= 0).all()
     for row, words in enumerate(warps):
