@@ -40,21 +40,30 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
     if load_gpu(name).spec.shared_collectors:
         widths = ("sp_port_width", "int_port_width", "mem_port_width", "shared_collectors")
         changes |= {key: int(rng.choice([4, 8, 16])) for key in widths if rng.random() < 0.5}
-    changes["l2_write_cycles"] = float(rng.choice([0, 0, 0.7, 1.3, 3]))
     changes["l2_fp64_atomic_cycles"] = float(rng.choice([0, 0.5, 3]))
     changes["shared_bytes_per_cycle"] = int(rng.choice([32, 64, 128, 128]))
     if rng.random() < 0.2:
         changes |= WRITES[rng.integers(len(WRITES))] | {"l1d_write_allocate": bool(rng.random() < 0.5)}
-    changes |= {"barrier_cycles": int(rng.choice([0, 12])), "barrier_warp_cycles": int(rng.choice([0, 2]))}
-    changes["const_access_cycles"] = int(rng.choice([1, 2]))
-    changes["const_address_cycles"] = int(rng.choice([0, 0, 2, 3]))
     return changed(load_gpu(name), changes, name)
 
 
-def real_launch(seed: int, name: str, most_warps: int = 2, most_blocks: int = 4, machine: bool = False) -> Launch:
-    """Launch number `seed` on a variation of GPU `name`; `machine`: its code is mostly machine code."""
+def of_hardware(rng: np.random.Generator) -> dict[str, object]:
+    """Values of keys that the reference's GPUs do without."""
+    return {
+        "barrier_cycles": int(rng.choice([0, 12])), "barrier_warp_cycles": int(rng.choice([0, 2])),
+        "const_access_cycles": int(rng.choice([1, 2])), "const_address_cycles": int(rng.choice([0, 0, 2, 3])),
+        "l2_write_cycles": float(rng.choice([0, 0, 0.7, 1.3, 3])), "l2_dirty_ways": int(rng.choice([0, 0, 1, 3])),
+    }  # fmt: skip
+
+
+def real_launch(
+    seed: int, name: str, most_warps: int = 2, most_blocks: int = 4, machine: bool = False, hardware: bool = True
+) -> Launch:
+    """Launch number `seed` on a variation of GPU `name`; `machine`: its code is mostly machine code; `hardware`: keys
+    of hardware are varied, too, drawn apart, lest a new one changes which launch a seed is."""
     rng = np.random.default_rng(seed)
     gpu = real_gpu(rng, name)
+    gpu = changed(gpu, of_hardware(rng.spawn(1)[0]), name) if hardware else gpu
     mix, lengths = str(rng.choice(["alu", "memory", "any"])), rng.integers(1, 6, rng.integers(2, 5)).tolist()
     table = table_of(rng, lengths, mix, gpu.spec)
     table = as_machine_code(np.random.default_rng(seed), table) if machine else table

@@ -91,7 +91,7 @@ def test_a_store_of_both_halves_of_its_line_goes_on_when_there_is_room_again() -
 def test_what_had_no_room_to_send_goes_on_when_a_window_begins() -> None:
     """An atomic whose next sector was for later waited until then, and others took its room; a constant behind shared
     memory's passes was looked up before its turn (556 cycles in place of 615)."""
-    assert differences(real_launch(49, "gtx480_1sched")) == {}
+    assert differences(real_launch(49, "gtx480_1sched", hardware=False)) == {}
     queue = ["inject_queue_flits=4", "crossbar_queue_flits=20"]
     gpu = load_gpu("gtx480", ["sm_count=1", "dram_channels=2", "l1d_bypass=true", *queue])
     inputs = straight_launch([Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.CONST_LOAD, Kind.EXIT], warps=1)

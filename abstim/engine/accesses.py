@@ -110,7 +110,8 @@ def lanes_a_sector(c, w, first, end):
 
 
 def const_hold(m, lines, first, end):
-    """Cycles that so many lines of constants hold the unit, of records `first` .. `end` - 1: one an address."""
+    """Cycles that an access to so many lines of constants holds the load/store unit. Its records, `first` .. `end` - 1,
+    are as many as the addresses that its lanes name."""
     return max(lines * np.int64(m.const_access_cycles), (end - first) * np.int64(m.const_address_cycles))
 
 
