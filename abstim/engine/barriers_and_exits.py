@@ -21,7 +21,8 @@ def release(c, block, number, time):
             continue
         sm.held &= ~bit(w)
         sm.warps.not_before[w] = max(sm.warps.not_before[w], open_from)
-        sm.warps.ready[w] = max(sm.warps.ready[w], open_from)
+        if not sm.flush & bit(w):  # what it fetched for nothing it throws away at once
+            sm.warps.ready[w] = max(sm.warps.ready[w], open_from)
         visit_from(sm, w, sm.warps.ready[w], time)
 
 

@@ -36,7 +36,6 @@ class Warp:
     wrong_path: bool = False
     issued: int = 0  # the instruction it issued last
     at_barrier: bool = False
-    opens: int = 0  # when the barrier lets it go that it came to last
     not_before: int = 0
     running: bool = True  # has not issued its last instruction
     complete: int = 0  # every result it has issued, as far as known
@@ -84,7 +83,7 @@ class Warp:
 
     def can_be_visited(self, time: int) -> bool:
         """Is it running, not held, and `ready` by `time`?"""
-        if max(self.front_end, self.opens) > time or not self.running or self.at_barrier or self.fetching is not None:
+        if self.front_end > time or not self.running or self.at_barrier or self.fetching is not None:
             return False
         return self.wrong_path or self.waits_for_nothing(time)
 

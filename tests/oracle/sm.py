@@ -577,8 +577,7 @@ class Sm:
         if all(w.at_barrier for w in running):
             for w in running:
                 w.at_barrier = False
-                w.opens = max(self.barrier_free, time) + self.gpu.params.barrier_cycles
-                w.not_before = max(w.not_before, w.opens)
+                w.not_before = max(w.not_before, max(self.barrier_free, time) + self.gpu.params.barrier_cycles)
 
     def exit(self, warp: Warp, time: int) -> None:
         """The warp has issued its last instruction at `time`."""
