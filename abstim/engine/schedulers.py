@@ -116,12 +116,14 @@ def passed_over(c, w, time):
         sm.flush &= ~bit(w)
         want_fetch(sm, w, code[sm.warps.pc[w]].pcs)
         return bit(w)
-    unit = code[sm.warps.pc[w]].unit
-    free = issue_from(c, unit, w)
+    row = code[sm.warps.pc[w]]
+    free = issue_from(c, row.unit, w)
     if free <= time:
         return EMPTY_SET
     sm.port_wait = min(sm.port_wait, free)
-    return sm.of_kind[unit] & ~sm.flush
+    if row.copies != NONE:  # which may not wait at the port for a collector, as others may
+        return bit(w)
+    return sm.of_kind[row.unit] & ~sm.flush
 
 
 def issues_again(c, w, first, time):
