@@ -151,7 +151,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         # as many as miss registers take, a sector each, and accesses that a constant or texture line keeps waiting
         "waiter": (m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
-        "unit_kind": state.KINDS * real * (m["shared_collectors"] > 0), "port_place": state.PORT_WIDTH,
+        "unit_kind": state.KINDS * real * (m["shared_collectors"] > 0), "port_place": state.AT_PORTS,
         "port": state.KINDS * (m["schedulers_per_sm"] if m["sub_cores"] else 1), "collector": max(m["collectors"]),
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"] + 1, "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],

@@ -2,7 +2,7 @@
 (docs/timing-rules.md, rules 3 and 13). Steps are those of the register file: `register_steps` a cycle."""
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import NEVER, PLACES_LOG2, PORT_WIDTH, SLOTS
+from abstim.engine.state import AT_PORTS, NEVER, PLACES_LOG2, SLOTS
 from abstim.engine.warp_slots import EMPTY_SET, bit
 from functional.jit.marked import ones
 
@@ -84,7 +84,7 @@ def wait_at_port(c, kind, i, w, port, pool, place):
     """An instruction waits at its port for a collector; returns its AT_PORT. Its place of the port is taken
     meanwhile."""
     sm = c.sm
-    row = c.port_queues[kind, (sm.queued_first[kind] + sm.queued[kind]) & (PORT_WIDTH - 1)]
+    row = c.port_queues[kind, (sm.queued_first[kind] + sm.queued[kind]) & (AT_PORTS - 1)]
     row.instruction, row.warp, row.port, row.pool, row.place, row.log_row = i, w, port, pool, place, 0
     sm.queued[kind] += 1
     sm.ports[pool].waiting += 1
@@ -95,7 +95,7 @@ def wait_at_port(c, kind, i, w, port, pool, place):
 
 def latest_at_port(c, kind):
     """The AT_PORT that came last to the ports of a kind."""
-    return c.port_queues[kind, (c.sm.queued_first[kind] + c.sm.queued[kind] - 1) & (PORT_WIDTH - 1)]
+    return c.port_queues[kind, (c.sm.queued_first[kind] + c.sm.queued[kind] - 1) & (AT_PORTS - 1)]
 
 
 def take(c, pool, step):

@@ -4,7 +4,7 @@ rule 13). Who gets one is known when it is free: a kind that comes later in the 
 from abstim.engine import memory_pipe, pending_accesses
 from abstim.engine.issue import started, with_collector
 from abstim.engine.operand_collectors import cycle_of, first_free, take
-from abstim.engine.state import DP, INT, KINDS, MEM, NEVER, PORT_WIDTH, SFU, SP, TENSOR
+from abstim.engine.state import AT_PORTS, DP, INT, KINDS, MEM, NEVER, SFU, SP, TENSOR
 from functional.jit.marked import outlined
 
 
@@ -12,7 +12,7 @@ def leave_port(c, kind, row, step, time):
     """An instruction gets a collector in a step of cycle `time`."""
     sm, w, i = c.sm, row.warp, row.instruction
     take(c, row.pool, step)
-    sm.queued_first[kind] = (sm.queued_first[kind] + 1) & (PORT_WIDTH - 1)
+    sm.queued_first[kind] = (sm.queued_first[kind] + 1) & (AT_PORTS - 1)
     sm.queued[kind] -= 1
     sm.ports[row.pool].waiting -= 1
     sm.at_port -= 1

@@ -30,6 +30,7 @@ SCHEDULERS = 4  # an SM
 PORTS = KINDS * SCHEDULERS  # with sub-cores each scheduler has its own
 UNITS = 96  # execution units an SM, all ports together
 PORT_WIDTH = 16
+AT_PORTS = SCHEDULERS * PORT_WIDTH  # instructions of a kind that wait for a collector
 COLLECTORS = 64
 ACCESSES = 2048  # memory instructions of an SM on their way
 ISSUED_ACCESSES = 256  # of them, issued and not through the load/store unit
