@@ -182,7 +182,7 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
         }
         vanished = {c.block for b in machine for c in b.covers} | ({b.index for b in program.blocks} - accesses)
         vanished -= {b.leader for b in machine}
-    needed = [b.index not in vanished for b in program.blocks]
+    needed = [b.index not in vanished and b.stop > b.start for b in program.blocks]
     origins, made = [row.origin for row in rows], table_of_rows(rows, blocks, table, pipeline)
     return timed.timed_code(program, kinds, made, blocks, needed, description, origins)
 
@@ -195,7 +195,7 @@ def _fallbacks(
     rows: list[Row] = []
     blocks = []
     for block in program.blocks:
-        order = hoisted(block, program, kinds)
+        order = hoisted(block, program, kinds) if block.stop > block.start else []  # a slow path, which PTX has not
         modes = {i: timed.mode_of(kinds[i]) for i in order if i in numbers}
         accesses = [timed.Access(mode, (timed.Source(0, numbers[i]),)) for i, mode in modes.items()]
         start = len(rows)

@@ -271,7 +271,11 @@ class Session:
         return self._held(trace, code, lambda: project(trace, code))
 
     def accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
-        """A trace of PTX with what a GPU accesses of it: hardware, whose stores are posted, all."""
+        """A trace of PTX with what a GPU executes and accesses of it: no slow paths, which machine code has; hardware,
+        whose stores are posted, accesses all."""
+        if program := self._of_program(number, "slow paths", lambda program: program if program.slow_paths else None):
+            count = len(program.code_blocks)
+            trace = self._held(trace, program, lambda whole=trace: whole.without_slow_paths(count))
         words = self._of_program(number, "local vectors", lambda program: words_of_vectors(program, table))
         if words is None or gpu.spec.posted_stores:
             return trace

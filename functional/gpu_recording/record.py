@@ -120,7 +120,7 @@ def constants_of(module: Module) -> list[str]:
 def _instrument(program: Program, functions: set[str], lines: list[str], before: dict[int, list[str]]) -> None:
     """Add what stands in front of each line (from 0) of some functions of a program."""
     used: set[int] = set()
-    for block in program.blocks:
+    for block in program.code_blocks:
         words = words_of(program, block)
         total = sum(map(len, words.values())) + 1
         if program.function_of[block.start] not in functions:

@@ -92,7 +92,7 @@ class PieceCode(Code):
         self._watched = generated.watched(program)
         self._pieces = pieces_of(program, self.left_out, self._watched)
         self.program, self.slots = program, Slots(program)
-        self.blocks = tuple(map(self.of_pieces, program.blocks))
+        self.blocks = tuple(map(self.of_pieces, program.code_blocks))
         # Of registers that steps name, by slot: place in a frame, and whether it is one word for all lanes
         self.places = {self.slots.register(Register(*name)): (at, one) for name, at, one in generated.places}
 

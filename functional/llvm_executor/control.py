@@ -90,9 +90,9 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value
     if not program.function_parameters.get(function, ((), ()))[1]:
         return
     name = f"B{block.index}.ret"
-    ends = {block.index: program.instructions[block.stop - 1] for block in program.blocks}
+    ends = {block.index: program.instructions[block.stop - 1] for block in program.code_blocks}
     refuse_if(any(last.opcode == "call" and last.callee is None for last in ends.values()))
-    sites = [b for b in program.blocks if ends[b.index].callee == function]
+    sites = [b for b in program.code_blocks if ends[b.index].callee == function]
     base = e.resize(e.load("%frame", at.BASE, "i32"), "i64", False)
     place = e.op("sub", unit.context("frame_bytes"), e.op("mul", base, at.ENTRY_BYTES))
     after = e.load(e.scalar(f"getelementptr i8, ptr %frame, {place}", "ptr"), 0, "i32")
@@ -221,7 +221,7 @@ def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None,
     name = f"B{block.index}.on"
     unit.e.raw(f"br {unit.e.compare('eq', lanes, 0)}, label %{name}, label %gone")
     unit.e.label(name)
-    unit.go_on(block.index + 1) if block.index + 1 < len(unit.program.blocks) else unit.e.raw("br label %gone")
+    unit.go_on(block.index + 1) if block.index + 1 < len(unit.program.code_blocks) else unit.e.raw("br label %gone")
 
 
 def _barrier_operands(unit: Unit, inst: Instruction, lanes: Value) -> list[Value]:

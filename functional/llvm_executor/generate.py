@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from functional.errors import refuse
+from functional.isa.emitter import Value
 from functional.isa.instructions import CARRIED, form_of, has_no_effect
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE, specials_of
+from functional.isa.slow_paths import test_of
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
@@ -59,7 +61,7 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
     """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported where nothing can be generated."""
     if care == Care.OUTLINES:
         unit = Unit(program, analyse(program, frozenset()), frozenset(), False, True)
-        parts = tuple((Piece(b.start, b.stop, b.index, False),) for b in program.blocks)
+        parts = tuple((Piece(b.start, b.stop, b.index, False),) for b in program.code_blocks)
         return replace(_generated(unit, parts, _outline, set()), care=Care.OUTLINES)
     reasons = [may_be_far] * in_clusters + [may_fault] * (care > Care.NONE)
     left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
@@ -92,7 +94,7 @@ def _generated(
         e.label("dispatch")
         current = e.load("%frame", at.BLOCK, "i32")
         e.raw(f"switch {current}, label %gone [ {cases} ]")
-        for block, pieces in zip(program.blocks, parts, strict=True):
+        for block, pieces in zip(program.code_blocks, parts, strict=True):
             for piece in pieces:
                 write(unit, block, piece)
         returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
@@ -199,10 +201,25 @@ def _prologue(unit: Unit, piece: Piece, logged: list[Instruction], begins: bool)
     e.mask = e.load("%frame", at.MASK, "i32")
     if not begins:
         return
+    _log_event(unit, piece.entry, e.mask, 1)
+
+
+def _log_event(unit: Unit, block: int, lanes: Value, step: Value | int) -> None:
+    """The next event of the stream, which is kept if it is a step further behind."""
+    e, event = unit.e, unit.context("event")
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
-    e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, e.literal(piece.entry, "i16"), align=2)
-    e.store(e.scalar(f"getelementptr i32, ptr {masks}, {event}", "ptr"), 0, e.mask)
-    unit.set_context("event", e.op("add", event, 1))
+    e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, e.literal(block, "i16"), align=2)
+    e.store(e.scalar(f"getelementptr i32, ptr {masks}, {event}", "ptr"), 0, lanes)
+    unit.set_context("event", e.op("add", event, step))
+
+
+def _log_slow(unit: Unit, inst: Instruction, operands: list[Value]) -> None:
+    """The lanes that take the slow path of an instruction, if any do."""
+    test = test_of(inst)
+    refuse_if(test is None)
+    lanes = unit.e.op("and", unit.lanes(), unit.e.bits_of(test(unit.e, *operands)))
+    some = unit.e.cast("zext", unit.e.compare("ne", lanes, 0), "i64")
+    _log_event(unit, unit.program.slow_paths[inst.index], lanes, some)
 
 
 _TABLE = {
@@ -221,6 +238,8 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     operation, sources, destinations = form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
+    if inst.index in unit.program.slow_paths:
+        _log_slow(unit, inst, values)
     unit.e.doubtful = None
     result = operation.emit(unit.e, *values)
     if unit.e.doubtful is not None:

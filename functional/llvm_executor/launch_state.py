@@ -205,7 +205,7 @@ class Machine:
             symbols=self._address(addresses), points_left=_UNLIMITED, **job.undo.slots(),
         )  # fmt: skip
         largest = 256 * max(b.stop - b.start for b in launch.program.blocks)
-        self.streams = Streams(self.context, largest, worker.buffers, append)
+        self.streams = Streams(self.context, largest, len(launch.program.slow_paths), worker.buffers, append)
 
     def run(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
         """Run thread blocks to their end, in order. Raises Abandoned for a fault or when the budget is spent."""

@@ -38,7 +38,7 @@ def pieces_of(
 ) -> tuple[tuple[Piece, ...], ...]:  # fmt: skip
     """Of each block; none behind an end that is left out. Those `watched` begin a piece, but not their block's."""
     found, behind = [], len(program.blocks)
-    for block in program.blocks:
+    for block in program.code_blocks:
         inside = range(block.start, block.stop)
         cuts = {position + 1 for position in inside if position in left_out}
         stops = sorted(cuts | {block.stop} | {position for position in inside if position in watched})

@@ -78,8 +78,11 @@ class Streams(Buffers):
     traces lie in the buffers, valid as long as nobody else writes to those, and each chunk comes behind the one before.
     Else they are arrays of their own, and a chunk starts over."""
 
-    def __init__(self, context: np.ndarray, largest_block: int, buffers: Buffers, append: bool) -> None:
+    def __init__(
+        self, context: np.ndarray, largest_block: int, slow_paths: int, buffers: Buffers, append: bool
+    ) -> None:
         self.__dict__.update(vars(buffers))
+        self.event_room = COPY_BYTES + slow_paths  # a block is an event, and so are its instructions' slow paths
         self.context, self.room, self.append = context, max(_LEAST_ROOM, largest_block), append
         self.sorted.clear()
         self._start_at(0, 0, 0)
@@ -126,7 +129,7 @@ class Streams(Buffers):
     def _point(self) -> None:
         """Behind the last element of every buffer, COPY_BYTES or a row remain."""
         self._set(
-            blocks=self.blocks.ctypes.data, masks=self.masks.ctypes.data, event_stop=len(self.blocks) - COPY_BYTES,
+            blocks=self.blocks.ctypes.data, masks=self.masks.ctypes.data, event_stop=len(self.blocks) - self.event_room,
             records_stop=self.records.ctypes.data + self.records.nbytes - COPY_BYTES,
             conflicts_stop=self.conflicts.ctypes.data + self.conflicts.nbytes - COPY_BYTES,
             segments=self.segments.ctypes.data, segment_stop=len(self.segments) - 1, counts=self.counts.ctypes.data,
@@ -140,7 +143,7 @@ class Streams(Buffers):
     def grow(self, more_records: int = 0, more_conflicts: int = 0, more_segments: int = 0) -> None:
         """Double whatever is nearly full, or would be with so many more, and say where everything is."""
         events, records, conflicts, segments = self._used()
-        if events >= len(self.blocks) - COPY_BYTES:
+        while events >= len(self.blocks) - self.event_room:
             self.blocks, self.masks = _longer(self.blocks, events), _longer(self.masks, events)
         while records + more_records + self.room > len(self.records):
             self._grow_records(records, segments)

@@ -196,7 +196,7 @@ class Unit:
     def go_on(self, target: int) -> None:
         """All lanes go to block `target`; that may be where the top of the stack meets the entries below."""
         e = self.e
-        if target >= len(self.program.blocks):
+        if target >= len(self.program.code_blocks):
             e.raw("br label %gone")
             return
         if target not in self.meetings:

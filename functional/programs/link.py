@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from msgspec.structs import replace
 
 from functional.errors import InputError, PtxError
+from functional.isa.slow_paths import test_of
 from functional.programs.program import BasicBlock, Program, basic_blocks, order_points_of, publishing
 from functional.ptx import ir
 from functional.ptx.source import shown_name
@@ -143,6 +144,8 @@ def _blocks(
     block_of = [block.index for block in blocks for _ in range(block.start, block.stop)]
     if order_points_of(instructions, block_of.__getitem__, [block.successors for block in blocks]):
         blocks = basic_blocks(instructions, entries, publishing(instructions))
+    slow = (i.index for i in instructions if test_of(i) is not None)
+    blocks += tuple(BasicBlock(number, at, at, (), None) for number, at in enumerate(slow, len(blocks)))
     if len(blocks) > _MAX_BLOCKS:
         many = f"{len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
         raise PtxError(module.path, entry.line, f"'{entry.name}' has {many}")

@@ -71,7 +71,8 @@ Constants = tuple[tuple[str, int], ...]  # registers, and what each holds
 
 
 class BasicBlock(msgspec.Struct, frozen=True):
-    """Instructions `start` to `stop - 1`. Blocks also end at barriers (`bar`, `barrier`) and calls.
+    """Instructions `start` to `stop - 1`. Blocks also end at barriers (`bar`, `barrier`) and calls. One without any
+    instructions is the slow path of that at `start`: a trace names it where lanes took it (isa/slow_paths.py).
 
     `reconvergence` is the block where lanes that diverge at its end meet again (immediate post-dominator),
     or None if that is the exit of the function."""
@@ -123,6 +124,16 @@ class Program:
         return self.instructions[self.blocks[block].start].line
 
     @cached_property
+    def code_blocks(self) -> tuple[BasicBlock, ...]:
+        """The basic blocks that hold instructions, which come first."""
+        return tuple(block for block in self.blocks if block.stop > block.start)
+
+    @cached_property
+    def slow_paths(self) -> dict[int, int]:
+        """Position of an instruction with a slow path -> the basic block that is this path."""
+        return {block.start: block.index for block in self.blocks if block.stop == block.start}
+
+    @cached_property
     def order_points(self) -> tuple[Instruction, ...]:
         """Instructions whose effect depends on which thread block came first."""
         return order_points_of(self.instructions, self.block_of, [block.successors for block in self.blocks])
@@ -135,7 +146,8 @@ class Program:
 
     def in_blocks(self, values: Any) -> list[Any]:
         """Sums of what instructions have, by basic block."""
-        return [sum(values[block.start : block.stop]) for block in self.blocks]
+        nothing = 0 * values[0]  # of what kind the values are
+        return [sum(values[block.start : block.stop], nothing) for block in self.blocks]
 
     @cached_property
     def numbers(self) -> dict[Register, int]:

@@ -46,7 +46,8 @@ _WORTH_COPYING = 1 << 22  # bytes below which starting threads takes as long as 
 class Trace:
     """Dynamic streams of a set of thread blocks of one launch.
 
-    `blocks`: the basic block ids a warp executes, in order (divergent paths one after the other, taken path first);
+    `blocks`: the basic block ids a warp executes, in order (divergent paths one after the other, taken path first),
+    behind each those of the slow paths that lanes took in it;
     `masks`: the active mask on entry of each; `records`: line records of every executed ld/st/atom on global, local,
     const, param and generic space, in order (`functional.traces.line_record`); `conflicts`: for every shared-memory
     instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active). Stores fill the
@@ -105,6 +106,14 @@ class Trace:
             self, records=records, record_offsets=before[self.record_offsets],
             partial_at=before[self.partial_at[partial]], partial_words=self.partial_words[partial],
         )  # fmt: skip
+
+    def without_slow_paths(self, code_blocks: int) -> Trace:
+        """The trace without events of basic blocks that hold no instructions, which come behind the `code_blocks`."""
+        kept = self.blocks < code_blocks
+        if kept.all():
+            return self
+        before = offsets_of(kept)[self.block_offsets]
+        return replace(self, blocks=self.blocks[kept], masks=self.masks[kept], block_offsets=before)
 
     def _offsets(self, stream: str) -> Int64[np.ndarray, " warp_plus_1"]:
         return getattr(self, STREAMS[stream])

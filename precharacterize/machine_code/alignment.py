@@ -11,6 +11,7 @@ from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special
 from precharacterize import synchronisation as sync
 from precharacterize.classify import Kind
 from precharacterize.machine_code.assemble import MachineInstruction
+from precharacterize.machine_code.subroutines import cut, is_slow, successors, way_through
 from precharacterize.machine_code.timing_classes import access_bytes, ends_block, falls_through, kind_of
 from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes, mode_of
 
@@ -116,20 +117,22 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     """The blocks of a function that can be reached without leaving the fast path of an instruction, in order. What only
     slow paths come back to goes on with the block before it."""
     at_line = {i.line: i.index for i in program.instructions}
-    blocks = _cut(code)
+    blocks = cut(code)
     labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
     ptx = [_ptx_of(block, at_line, program) for block in blocks]
-    slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
+    slow = {n for n, block in enumerate(blocks) if is_slow(block, at_line, program)}
     slow |= _waiting_again(blocks, ptx, program, labels) | _without_clusters(blocks, ptx, program)
     quick = {*range(len(blocks))} - slow
-    seen = reached(quick & {0}, lambda n: quick.intersection(_successors(blocks, n, labels)))
-    ways = Counter(after for n in seen for after in _successors(blocks, n, labels))
+    seen = reached(quick & {0}, lambda n: quick.intersection(successors(blocks, n, labels)))
+    ways = Counter(after for n in seen for after in successors(blocks, n, labels))
     made: list[MachineBlock] = []
     for n in sorted(seen):
-        block = MachineBlock(blocks[n], ptx[n])
+        called = way_through(blocks, labels, blocks[n][-1])  # comes before the call, which ends the block
+        code, of_ptx = blocks[n][:-1] + called + blocks[n][-1:], ptx[n][:-1] + [-1] * len(called) + ptx[n][-1:]
+        block = MachineBlock(code, of_ptx)
         alone = n - 1 in seen and ways[n] == 1 and not ends_block(blocks[n - 1][-1])
         if alone and not block.accessed.keys() & made[-1].accessed.keys():  # else it is an unrolled loop's next round
-            made[-1] = MachineBlock(made[-1].code + blocks[n], made[-1].ptx + ptx[n])
+            made[-1] = MachineBlock(made[-1].code + block.code, made[-1].ptx + block.ptx)
         else:
             made.append(block)
     return made
@@ -165,7 +168,7 @@ def _waiting_again(
                 ptx[n][k] = next((w for w in waits if w > ptx[n][k]), -1)
             found |= {n} if sleeps and ptx[n][k] in asked else set()
             asked.add(ptx[n][k])
-    after = {n: _successors(blocks, n, labels) for n in range(len(blocks))}
+    after = {n: successors(blocks, n, labels) for n in range(len(blocks))}
     return found | {n for n, others in after.items() if others and found.issuperset(others)}
 
 
@@ -184,31 +187,6 @@ def _ptx_of(block: list[MachineInstruction], at_line: dict[int, int], program: P
             found[position] = behind[seen[i] % len(behind)] if behind else i
             seen[i] += 1
     return found
-
-
-def _cut(code: Sequence[MachineInstruction]) -> list[list[MachineInstruction]]:
-    blocks: list[list[MachineInstruction]] = []
-    for k, instruction in enumerate(code):
-        if k == 0 or instruction.label or ends_block(code[k - 1]):
-            blocks.append([])
-        blocks[-1].append(instruction)
-    return blocks
-
-
-def _successors(blocks: list[list[MachineInstruction]], n: int, labels: dict[str, int]) -> list[int]:
-    last = blocks[n][-1]
-    if last.name == "BRX":
-        return list(range(len(blocks)))  # a table of targets that is not in the code
-    jumps = last.name in ("BRA", "CALL") and ends_block(last) and last.target in labels
-    return ([labels[last.target]] if jumps else []) + ([n + 1] if falls_through(last) else [])
-
-
-def _is_slow(block: list[MachineInstruction], at_line: dict[int, int]) -> bool:
-    """The rare path of one instruction (a denormal quotient, say): a call for one PTX instruction only."""
-    last = block[-1]
-    if last.name != "CALL" or last.guard:
-        return False
-    return "slowpath" in last.target or len({at_line[i.line] for i in block if i.line in at_line}) <= 1
 
 
 def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from precharacterize.machine_code import alignment
 from precharacterize.machine_code import timing_classes as classes
 from precharacterize.machine_code.alignment import BULK_COPIES, MEETING, MachineBlock, Matching
 from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
+from precharacterize.machine_code.subroutines import slow_paths_of
 from precharacterize.table import SCOREBOARDS, UNITS, WORDS, PipelineParameters
 from precharacterize.tensor_work import sized
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock, consumes
@@ -68,6 +70,15 @@ def machine_timed_blocks(
         accesses = [row.access for row in made if row.access is not None]
         place, work = (start, first_row + len(rows), block.leader, block.times), _operations(block, program, covers)
         timed.append(TimedBlock(*place, True, covers, block.rivals, accesses, work))
+    for position, way in slow_paths_of(code, program).items():
+        leader, start = program.slow_paths[position], first_row + len(rows)
+        made = [_row(instruction, None, None, pipeline, registers) for instruction in way]
+        for row, instruction in zip(made, way, strict=True):
+            row.pcs, row.origin = first_row + instruction.address // INSTRUCTION_BYTES, position
+        rows += made
+        work = reduce(Operations.plus, map(classes.operations_of, way))
+        own = [Cover(leader, 0)], [len(timed)], [row.access for row in made if row.access is not None], {0: work}
+        timed.append(TimedBlock(start, first_row + len(rows), leader, 1, True, *own))
     return rows, timed
 
 
