@@ -104,10 +104,12 @@ def test_a_function_has_a_graph_of_its_own():
 
 def test_every_suite_instruction_is_in_one_block():
     for _, p in suite_programs():
-        assert [b.start for b in p.blocks[1:]] == [b.stop for b in p.blocks[:-1]]
-        assert p.blocks[0].start == 0 and p.blocks[-1].stop == len(p.instructions)
-        starts = {b.start for b in p.blocks}
-        for b in p.blocks:
+        blocks = p.code_blocks
+        assert blocks == p.blocks[: len(blocks)]
+        assert [b.start for b in blocks[1:]] == [b.stop for b in blocks[:-1]]
+        assert blocks[0].start == 0 and blocks[-1].stop == len(p.instructions)
+        starts = {b.start for b in blocks}
+        for b in blocks:
             inside = p.instructions[b.start : b.stop - 1]
             assert not {"bra", "ret", "exit", "bar", "call"} & {i.opcode for i in inside}
             assert all(p.blocks[s].start in starts for s in b.successors)

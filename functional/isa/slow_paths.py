@@ -1,6 +1,7 @@
 """Operands for which hardware leaves the fast path of an instruction. It divides, and takes roots, by a short sequence
-that tests what it is given and calls a subroutine for the rest: zeros, subnormal and extreme numbers; of 64 bits,
-integers that need more than 32. The tests are those of the code that ptxas 13.0 makes for sm_75 to sm_90."""
+that tests what it is given, and calls a subroutine for the rest: zeros, subnormal and extreme numbers. The tests are
+those of the code that ptxas 13.0 makes for sm_75 to sm_90; that of f32 division is one instruction (FCHK), whose ranges
+are taken to be those in which no step leaves normal numbers."""
 
 from collections.abc import Callable
 
@@ -8,7 +9,6 @@ from functional.isa.emitter import Emitter, Value
 from functional.ptx.ir import Instruction
 
 Test = Callable[..., Value]
-_INTEGERS = ("u64", "s64")
 
 
 def _exponent(e: Emitter, x: Value) -> Value:
@@ -42,10 +42,6 @@ def _root(e: Emitter, x: Value) -> Value:
     return _outside(e, e.raw_bits(x), first, infinite - 1)
 
 
-def _long(e: Emitter, a: Value, b: Value) -> Value:
-    return e.compare("ne", e.op("lshr", e.op("or", a, b), 32), 0)
-
-
 _TESTS: dict[tuple[str, str], Test] = {
     ("div", "f32"): _quotient((25, 254), (1, 252), (-125, 125)),
     ("div", "f64"): _quotient((54, 2046), (1, 2046), (-1021, 1016)),
@@ -53,11 +49,9 @@ _TESTS: dict[tuple[str, str], Test] = {
     ("rcp", "f64"): _of_exponents(1, 0x7FC),
     ("sqrt", "f32"): _root,
     ("sqrt", "f64"): _root,
-    **{(opcode, type_): _long for opcode in ("div", "rem") for type_ in _INTEGERS},
 }
 
 
 def test_of(inst: Instruction) -> Test | None:
     """Which of an instruction's operands take its slow path, in each lane; None if it has no such path."""
-    found = _TESTS.get((inst.opcode, inst.type))
-    return found if inst.type in _INTEGERS or "rn" in inst.modifiers else None
+    return _TESTS.get((inst.opcode, inst.type)) if "rn" in inst.modifiers else None

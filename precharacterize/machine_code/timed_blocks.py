@@ -71,15 +71,23 @@ def machine_timed_blocks(
         place, work = (start, first_row + len(rows), block.leader, block.times), _operations(block, program, covers)
         timed.append(TimedBlock(*place, True, covers, block.rivals, accesses, work))
     for position, way in slow_paths_of(code, program).items():
-        leader, start = program.slow_paths[position], first_row + len(rows)
         made = [_row(instruction, None, None, pipeline, registers) for instruction in way]
-        for row, instruction in zip(made, way, strict=True):
-            row.pcs, row.origin = first_row + instruction.address // INSTRUCTION_BYTES, position
+        timed.append(_slow_block(position, way, made, first_row, len(rows), len(timed), program))
         rows += made
-        work = reduce(Operations.plus, map(classes.operations_of, way))
-        own = [Cover(leader, 0)], [len(timed)], [row.access for row in made if row.access is not None], {0: work}
-        timed.append(TimedBlock(start, first_row + len(rows), leader, 1, True, *own))
     return rows, timed
+
+
+def _slow_block(
+    position: int, way: Sequence[MachineInstruction], rows: Sequence[Row], first_row: int, before: int, number: int,
+    program: Program,
+) -> TimedBlock:  # fmt: skip
+    """The timed block of a slow path, number `number`, whose rows come behind the `before` others."""
+    for row, instruction in zip(rows, way, strict=True):
+        row.pcs, row.origin = first_row + instruction.address // INSTRUCTION_BYTES, position
+    leader, start = program.slow_paths[position], first_row + before
+    work = {0: reduce(Operations.plus, map(classes.operations_of, way))}
+    accesses = [row.access for row in rows if row.access is not None]
+    return TimedBlock(start, start + len(rows), leader, 1, True, [Cover(leader, 0)], [number], accesses, work)
 
 
 def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline: PipelineParameters) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from functional.execution.executor import Executor, Request
 from functional.isa.instructions import CARRIED, form_of, has_no_effect
 from functional.isa.operation import REFUSALS
@@ -20,9 +22,11 @@ from functional.ptx.ir import Instruction, Register
 from functional.steps.machine import Block, Code, Frame, Getter, Setter, Step, Watch, getter, setter, under_guard
 from functional.steps.mbarriers import is_wait
 from functional.steps.run import CHUNK_WARPS, decoded, end_of, run_chunks, step_of
+from functional.steps.stack import pack
 from functional.traces.trace import Trace, concatenate, rechunk
 from oracle.array_machine import ArrayFrame, ArrayMachine, clock
 from oracle.arrays import function_of
+from oracle.slow_paths import is_slow
 
 _BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32, 64)}  # integers come as bits
 _CACHED_PROGRAMS = 64
@@ -74,8 +78,8 @@ class ArrayCode(Code):
     def __init__(self, program: Program) -> None:
         self.program, self.slots = program, Slots(program)
         live = live_in(program)
-        self.blocks = tuple(self._block(block, live) for block in program.blocks)
-        for block in program.blocks:  # what a recursive call puts aside
+        self.blocks = tuple(self._block(block, live) for block in program.code_blocks)
+        for block in program.code_blocks:  # what a recursive call puts aside
             self.slots.kept_across(block)
 
     def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
@@ -83,7 +87,7 @@ class ArrayCode(Code):
         last, slots = instructions[-1], self.slots
         body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
         steps = [
-            decoded(self.program, inst, lambda inst=inst: self._timed(array_step_of(slots, inst), block, inst))
+            decoded(self.program, inst, lambda inst=inst: self._timed(self._step_of(inst), block, inst))
             for inst in body
         ]
         end = decoded(self.program, last, lambda: self._timed(end_of(slots, block, last), block, last))
@@ -97,6 +101,29 @@ class ArrayCode(Code):
             frame.load(needed)
 
         return Block(block.index, (begin, *steps, lambda frame: frame.store(kept)), end, count)
+
+    def _step_of(self, inst: Instruction) -> Step:
+        """A step, in front of which lanes are noted that take the slow path."""
+        step, path = array_step_of(self.slots, inst), self.program.slow_paths.get(inst.index)
+        if path is None:
+            return step
+        getters = [getter(self.slots, s, inst.type) for s in inst.sources]
+
+        def note(frame: ArrayFrame) -> None:
+            slow = is_slow(inst, *(frame.full(get(frame)) for get in getters)) & frame.lanes()
+            rows = np.flatnonzero(slow.any(1))
+            frame.machine.entered.append((frame.index[rows], path, pack(slow[rows], len(rows))))
+
+        noted = note
+        if inst.guard is not None:
+            true = getter(self.slots, inst.guard.register, "pred", inst.guard.negated)
+
+            def noted(frame: ArrayFrame) -> None:
+                frame.guard = true(frame)
+                note(frame)
+                frame.guard = None
+
+        return lambda frame: (noted(frame), step(frame))
 
     def _read_and_kept(
         self, instructions: tuple[Instruction, ...], body: tuple[Instruction, ...], outside: set[Register]
