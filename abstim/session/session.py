@@ -273,9 +273,9 @@ class Session:
     def accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
         """A trace of PTX with what a GPU executes and accesses of it: no slow paths, which machine code has; hardware,
         whose stores are posted, accesses all."""
-        if program := self._of_program(number, "slow paths", lambda program: program if program.slow_paths else None):
-            count = len(program.code_blocks)
-            trace = self._held(trace, program, lambda whole=trace: whole.without_slow_paths(count))
+        whole, program = trace, self.launch(number).program
+        if program.slow_paths:
+            trace = self._held(whole, program, lambda: whole.without_slow_paths(len(program.code_blocks)))
         words = self._of_program(number, "local vectors", lambda program: words_of_vectors(program, table))
         if words is None or gpu.spec.posted_stores:
             return trace

@@ -213,11 +213,9 @@ def _log_event(unit: Unit, block: int, lanes: Value, step: Value | int) -> None:
     unit.set_context("event", e.op("add", event, step))
 
 
-def _log_slow(unit: Unit, inst: Instruction, operands: list[Value]) -> None:
+def _log_slow(unit: Unit, inst: Instruction, slow: Value) -> None:
     """The lanes that take the slow path of an instruction, if any do."""
-    test = test_of(inst)
-    refuse_if(test is None)
-    lanes = unit.e.op("and", unit.lanes(), unit.e.bits_of(test(unit.e, *operands)))
+    lanes = unit.e.op("and", unit.lanes(), unit.e.bits_of(slow))
     some = unit.e.cast("zext", unit.e.compare("ne", lanes, 0), "i64")
     _log_event(unit, unit.program.slow_paths[inst.index], lanes, some)
 
@@ -238,8 +236,8 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     operation, sources, destinations = form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
-    if inst.index in unit.program.slow_paths:
-        _log_slow(unit, inst, values)
+    if is_slow := test_of(inst):
+        _log_slow(unit, inst, is_slow(unit.e, *values))
     unit.e.doubtful = None
     result = operation.emit(unit.e, *values)
     if unit.e.doubtful is not None:
