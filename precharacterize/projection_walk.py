@@ -89,8 +89,8 @@ def covered_event(given, rules, scratch, n, e, cover):
 
 
 def covers_block(rules, n, block):
-    """Does timed block `n` hold code of a PTX block?"""
-    found = False
+    """Does timed block `n` hold code of a PTX block, or is that one a slow path, which lies between any others?"""
+    found = rules.numbers[block, ROWS] == 0
     for cover in range(rules.covers_at[n], rules.covers_at[n + 1]):
         found |= rules.covers[cover, 0] == block
     return found

@@ -102,11 +102,13 @@ class _Coupled:
             self._say_more(warp)
 
     def _new(self) -> Iterator[StreamPart]:
-        """What warps have done since they were asked last, with what the GPU accesses of it."""
+        """What warps have done since they were asked last, with what the GPU executes and accesses of it."""
         for part in self.stepped.new():
             streams: dict[str, Any] = {name: own for name, own in part._asdict().items() if name in STREAMS}
             ends: dict[str, Any] = {STREAMS[name]: np.array([0, len(own)]) for name, own in streams.items()}
-            yield part._replace(records=self.accessed(replace(_NOTHING, **streams, **ends)).records)
+            lanes = np.zeros(len(part.blocks), np.uint32)  # which nobody asks for
+            own = self.accessed(replace(_NOTHING, **streams, **ends, masks=lanes))
+            yield part._replace(blocks=own.blocks, records=own.records)
 
     def _firsts(self, warps: int) -> dict[str, np.ndarray]:
         """Offsets of what each warp does before its first order point."""
