@@ -156,7 +156,7 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     delays = (result_delay_cycles(Kind(r.kind), r.latency_cycles, pipeline) for r in rows)
     results = [start_delay_cycles(r.read_banks, banks) + delay for r, delay in zip(rows, delays, strict=True)]
     gaps = [block_gaps_cycles(block, rows, results, pipeline) for block in program.code_blocks]
-    return table_of(rows, program.blocks, results, gaps, WRITE_BACK_CYCLES, len(ids), table_key(program, pipeline))
+    return table_of(rows, program.code_blocks, results, gaps, WRITE_BACK_CYCLES, len(ids), table_key(program, pipeline))
 
 
 def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind, ids: dict[str, int]) -> Row:

@@ -72,7 +72,9 @@ def turns_of(session: Launches, gpu: Gpu) -> Turns:
             return None
         resident = session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
         apart = max(gpu.params.dispatch_interval_cycles, 1 / gpu.spec.sm_count)  # an SM takes one a cycle
-        return Interleaving(resident, block_cycles(session.table(number, gpu), gpu), apart)
+        cycles = block_cycles(session.table(number, gpu), gpu)
+        slow = np.zeros(len(session.launch(number).program.slow_paths), np.int64)  # of which a turn is no longer
+        return Interleaving(resident, np.append(cycles, slow), apart)
 
     return interleaving
 
