@@ -44,7 +44,7 @@ def compute_capability(gpu: Gpu, of_program: int) -> tuple[int, int]:
 def most_shared_bytes(gpu: Gpu) -> int:
     """Shared memory that a thread block can have where it asks for more than the usual 48 KiB."""
     spec = gpu.spec
-    reserved = 1024 if spec.shared_bytes_per_sm > 64 << 10 else 0  # an SM keeps it for a block from 8.0 on
+    reserved = 1024 if spec.shared_bytes_per_sm > 96 << 10 else 0  # an SM keeps it for a block from 8.0 on
     return max(48 << 10, spec.shared_bytes_per_sm - reserved) if spec.shared_bytes_per_sm > 48 << 10 else 48 << 10
 
 
