@@ -208,6 +208,14 @@ def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(ptx):
     assert found["mixed_memory_models"] and [r["memory_model"] for r in found["runs"]] == ["perfect", "L2 and DRAM"]
 
 
+def test_registers_that_have_something_else_on_a_gpu_are_named(tmp_path):
+    """Where a program measures by the clock, or shares work by SM, its numbers are no GPU's."""
+    (path := tmp_path / "add_one.ptx").write_text(VECTOR_ADD.replace("%ctaid.x", "%smid").replace("%tid.x", "%clock"))
+    code, _, said = run_ptx(str(path))
+    assert code == 0 and "0 add_one: %clock counts the instructions of its warp here (PTX line " in said
+    assert "0 add_one: %smid is 0 here (PTX line " in said
+
+
 @pytest.mark.parametrize("grid", ["4,1", "4 1", "4, 1, 1", " 4X1 "])
 def test_extents_have_a_comma_a_space_or_an_x_between_them(ptx, grid):
     code, out, _ = run_ptx(ptx, "--json", "--grid", grid, "--block", "64,1")
