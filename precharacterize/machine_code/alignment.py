@@ -82,10 +82,12 @@ _BRANCHES = frozenset({"bra", "brx", "ret", "exit", "call"})
 
 @dataclass
 class MachineBlock:
-    """Instructions of a function without a branch among them, and the PTX instruction of each (-1: none)."""
+    """Instructions of a function without a branch among them, and the PTX instruction of each (-1: none).
+    `constants`: those of the PTX that load constants."""
 
     code: list[MachineInstruction]
     ptx: list[int]
+    constants: frozenset[int] = frozenset()
     leader: int = -1
     times: int = 1
     rivals: list[int] = field(default_factory=list)
@@ -106,8 +108,9 @@ class MachineBlock:
     @cached_property
     def accessed(self) -> Counter[int]:
         """How often a memory instruction of it comes from each PTX instruction; of an atomic that became a loop, not
-        the load in front of the compare-and-swap."""
+        the load in front of the compare-and-swap. An addition's parameter comes from constants: no access."""
         kinds = [(i, kind_of(instruction)) for instruction, i in zip(self.code, self.ptx, strict=True) if i >= 0]
+        kinds = [(i, kind) for i, kind in kinds if kind != Kind.CONST_LOAD or i in self.constants]
         atomics = Counter(i for i, kind in kinds if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC))
         return Counter({**Counter(i for i, kind in kinds if kind > Kind.PARAM_LOAD), **atomics})
 
@@ -124,12 +127,13 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     quick = {*range(len(blocks))} - slow
     seen = reached(quick & {0}, lambda n: quick.intersection(_successors(blocks, n, labels)))
     ways = Counter(after for n in seen for after in _successors(blocks, n, labels))
+    constants = frozenset(i.index for i in program.instructions if i.opcode == "ld" and i.space == "const")
     made: list[MachineBlock] = []
     for n in sorted(seen):
-        block = MachineBlock(blocks[n], ptx[n])
+        block = MachineBlock(blocks[n], ptx[n], constants)
         alone = n - 1 in seen and ways[n] == 1 and not ends_block(blocks[n - 1][-1])
         if alone and not block.accessed.keys() & made[-1].accessed.keys():  # else it is an unrolled loop's next round
-            made[-1] = MachineBlock(made[-1].code + blocks[n], made[-1].ptx + ptx[n])
+            made[-1] = MachineBlock(made[-1].code + blocks[n], made[-1].ptx + ptx[n], constants)
         else:
             made.append(block)
     return made
