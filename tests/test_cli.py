@@ -165,6 +165,7 @@ def test_characterize_keeps_the_table(ptx, tmp_path):
     assert code == 0 and kernel["kernel"] == "add_one" and len(kernel["instructions"]) == 15
     assert len(list((tmp_path / "cache" / "tables").iterdir())) == 1
     assert "add_one" in call("characterize", ptx, "--listing")[1]
+    assert "these tables are of the PTX" in call("characterize", ptx, "--gpu", "a100")[2]
 
 
 def test_run_json_is_the_contract(ptx):
