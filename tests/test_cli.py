@@ -165,6 +165,7 @@ def test_characterize_keeps_the_table(ptx, tmp_path):
     assert code == 0 and kernel["kernel"] == "add_one" and len(kernel["instructions"]) == 15
     assert len(list((tmp_path / "cache" / "tables").iterdir())) == 1
     assert "add_one" in call("characterize", ptx, "--listing")[1]
+    assert "these tables are of the PTX" in call("characterize", ptx, "--gpu", "a100")[2]
 
 
 def test_run_json_is_the_contract(ptx):
@@ -206,6 +207,14 @@ def test_the_memory_model_stands_everywhere_and_mixed_ones_are_marked(ptx):
     assert all("Error on gtx480" in out for out in (perfect, mixed))
     found = json.loads(run_ptx(ptx, "--gpu", "gtx480_perfect", "--gpu", "gtx480", "--json")[1])
     assert found["mixed_memory_models"] and [r["memory_model"] for r in found["runs"]] == ["perfect", "L2 and DRAM"]
+
+
+def test_registers_that_have_something_else_on_a_gpu_are_named(tmp_path):
+    """Where a program measures by the clock, or shares work by SM, its numbers are no GPU's."""
+    (path := tmp_path / "add_one.ptx").write_text(VECTOR_ADD.replace("%ctaid.x", "%smid").replace("%tid.x", "%clock"))
+    code, _, said = run_ptx(str(path))
+    assert code == 0 and "0 add_one: %clock counts the instructions of its warp here (PTX line " in said
+    assert "0 add_one: %smid is 0 here (PTX line " in said
 
 
 @pytest.mark.parametrize("grid", ["4,1", "4 1", "4, 1, 1", " 4X1 "])

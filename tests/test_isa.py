@@ -271,7 +271,7 @@ def test_dot_products_and_simd() -> None:
 def test_bit_oddities() -> None:
     words = np.tile(np.array([[0b1011_0100, 0xFFFFFFF0]], np.uint32), (32, 1))
     body = (
-        "fns.b32 %o0, %i0, 0, 2; fns.b32 %o1, %i0, 7, -2; fns.b32 %o2, %i0, 8, 1; fns.b32 %o3, %i0, 4, 1;"
+        "fns.b32 %o0, %i0, 0, 2; fns.b32 %o1, %i0, 7, -2; fns.b32 %o2, %i0, 3, 0; fns.b32 %o3, %i0, 4, 1;"
         "szext.wrap.s32 %o4, %i0, 8; szext.clamp.u32 %o5, %i0, 5; bmsk.clamp.b32 %o6, 4, 40; "
         "lop3.or.b32 %o7|%p1, %i0, %i1, 0, 0xC0, 0;"
         "selp.u32 %r1, 1, 0, %p1; add.u32 %o7, %o7, %r1;"

@@ -45,7 +45,7 @@ def given(gpu: Gpu) -> tuple:
     refuse_unsupported(gpu, program, 1, 1)
     m = np.array(machine_of(gpu, 1, 1, program), copy=True)
     m["ring"] = 0  # room, no time
-    sizes = [(r, s) for r in (17, 33, 63, 200) for s in (0, 1024, 20000)]
+    sizes = [(r, s) for r in (17, 33, 63, 200) for s in (0, 1024, 16384, 20000)]
     fits = [most_blocks(gpu, threads, r, s) for threads in (32, 256, 1024) for r, s in sizes]
     ways = [l1d_ways(gpu, shared) for shared in (0, 9000, 40000)]
     return m.tobytes(), gpu.pipeline, tuple(fits), tuple(ways), gpu.params.launch_latency_cycles

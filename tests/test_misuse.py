@@ -359,11 +359,13 @@ def test_registers_of_another_kernel_are_said_to_be_another_kernels(folder):
 
 def test_a_trace_is_not_overwritten_not_executed_and_not_timed_where_it_is_damaged(folder):
     assert call("trace", "relu", "-o", "t.trace").code == 0
-    said = [call(*line.split()) for line in ("trace relu -o t.trace", "bench t.trace")]
+    lines = "trace relu -o t.trace", "bench t.trace", "export-trace t.trace -o accelsim"
+    said = [call(*line.split()) for line in lines]
     os.truncate(folder / "t.trace" / "launch-00000.trace", 100)
     said.append(call("run", "t.trace"))
-    assert [found.code for found in said] == [2, 2, 2]
-    for found, part in zip(said, ("is there already", "no data to execute on", "damaged (it has 100"), strict=True):
+    assert [found.code for found in said] == [2] * 4
+    parts = "is there already", "no data to execute on", "no data to execute on", "damaged (it has 100"
+    for found, part in zip(said, parts, strict=True):
         assert part in found.err and found.err.count("\n") == 1
 
 

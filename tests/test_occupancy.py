@@ -52,6 +52,12 @@ def test_limiter(grid, block, registers, shared, blocks, limiter):
     assert (got.blocks_per_sm, got.limiter) == (blocks, limiter)
 
 
+@pytest.mark.parametrize("name, kib, blocks", [("h100", 16, 13), ("a100", 32, 4), ("v100", 32, 3), ("gtx480", 16, 3)])
+def test_cuda_keeps_shared_memory_of_a_thread_block_from_8_0_on(name, kib, blocks):
+    """Nsight Compute's "driver shared memory per block": a kibibyte; 228 KiB hold 13 blocks of 17 KiB, not 14 of 16."""
+    assert occupancy(load_gpu(name).spec, (9999, 1, 1), (32, 1, 1), 16, kib << 10).blocks_per_sm == blocks
+
+
 @pytest.mark.parametrize(
     "block, registers, shared, message",
     [

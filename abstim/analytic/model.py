@@ -326,7 +326,8 @@ def resident_blocks(s, p):
     registers = granularity * ceil(s.registers_per_thread / granularity) * WARP_THREADS * s.warps_per_block
     threads = p.max_threads_per_sm / (WARP_THREADS * s.warps_per_block)
     slots = smaller(p.max_warps_per_sm / s.warps_per_block, p.max_blocks_per_sm)
-    stored = smaller(p.registers_per_sm / larger(1.0, registers), p.shared_bytes_per_sm / larger(1.0, s.shared_bytes))
+    shared_bytes = larger(1.0, s.shared_bytes + p.shared_bytes_kept_per_block)
+    stored = smaller(p.registers_per_sm / larger(1.0, registers), p.shared_bytes_per_sm / shared_bytes)
     limit, an_sm = smaller(smaller(threads, slots), stored), s.thread_blocks / p.sm_count
     dealt = maths.stepped(an_sm, ceil(an_sm - 1e-4))
     return smaller(larger(1.0, maths.stepped(limit, floor(limit + 1e-4))), dealt), dealt

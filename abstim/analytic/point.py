@@ -17,7 +17,8 @@ CLASSES = len(INSTRUCTION_CLASSES)
 # where warps take turns
 _NUMBERS = (
     "perfect_memory", "sm_count", "core_clock_hz", "max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm",
-    "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm", "schedulers_per_sm", "sp_units",
+    "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm",
+    "shared_bytes_kept_per_block", "schedulers_per_sm", "sp_units",
     "sfu_units", "int_units", "dp_units", "tensor_units", "lsu_units", "perfect_instruction_cache",
     "perfect_constant_cache", "fetches_per_cycle", "sp_port_width", "sfu_port_width", "int_port_width",
     "dp_port_width", "tensor_port_width", "mem_port_width", "result_bus_width", "l1d_sets", "l1d_ways",

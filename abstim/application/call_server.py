@@ -12,7 +12,13 @@ from typing import BinaryIO
 
 import numpy as np
 
-from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
+from abstim.application.device_memory import (
+    USUAL_SHARED_BYTES,
+    DeviceMemory,
+    compute_capability,
+    described,
+    most_shared_bytes,
+)
 from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
@@ -151,6 +157,7 @@ class CallServer:
     problems: dict[str, int] = field(default_factory=dict)  # -> how often
     allowed: set[tuple[str, str, Shape]] = field(default_factory=set)  # launches on this GPU; module's digest, kernel
     _workspace: int = 0
+    _may_share: dict[int, int] = field(default_factory=dict)  # function -> dynamic shared bytes that the program let it
     _functions: list[tuple[LoadedModule, Program]] = field(default_factory=list)
 
     def serve(self, requests: BinaryIO, replies: BinaryIO) -> None:
@@ -252,7 +259,18 @@ class CallServer:
             threads = min(threads, x * y * z)
         constants = len(loaded.memory(self.memory).const_arena)
         sizes = (static_bytes(program, "shared"), constants, static_bytes(program, "local"))
-        return *sizes, threads, registers, loaded.architecture or 80, 10 * major + minor
+        return *sizes, threads, registers, loaded.architecture or 80, 10 * major + minor, self._dynamic_limit(function)
+
+    def _let_share(self, function: int, bytes: int) -> None:
+        _, program = self._program(function)
+        if static_bytes(program, "shared") + bytes > most_shared_bytes(self.clock.gpu):
+            raise CudaError(INVALID_VALUE)
+        self._may_share[function] = bytes
+
+    def _dynamic_limit(self, function: int) -> int:
+        """Dynamic shared memory that a launch may ask for, bytes: what the program let it, else what 48 KiB leave."""
+        static = static_bytes(self._program(function)[1], "shared")
+        return max(self._may_share.get(function, 0), USUAL_SHARED_BYTES - static)
 
     def _occupancy(self, function: int, threads: int, shared_bytes: int) -> Answer:
         return self._blocks_per_sm(self._program(function)[1], threads, shared_bytes)
@@ -322,6 +340,8 @@ class CallServer:
         programmatic: int, payload: bytes,
     ) -> Answer:  # fmt: skip
         loaded, program = self._program(function)
+        if shared_bytes > self._dynamic_limit(function):
+            raise CudaError(INVALID_VALUE)
         cluster = Dim3(cluster_x, cluster_y, cluster_z) if cluster_x else None
         given = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
         extents = cuda_shape(program, *given, shared_bytes)

@@ -41,11 +41,14 @@ def compute_capability(gpu: Gpu, of_program: int) -> tuple[int, int]:
     return number // 10, number % 10
 
 
+USUAL_SHARED_BYTES = 48 << 10  # that a thread block can have
+
+
 def most_shared_bytes(gpu: Gpu) -> int:
-    """Shared memory that a thread block can have where it asks for more than the usual 48 KiB."""
+    """Shared memory that a thread block can have where it asks for more."""
     spec = gpu.spec
-    reserved = 1024 if spec.shared_bytes_per_sm > 64 << 10 else 0  # an SM keeps it for a block from 8.0 on
-    return max(48 << 10, spec.shared_bytes_per_sm - reserved) if spec.shared_bytes_per_sm > 48 << 10 else 48 << 10
+    reserved = 1024 if spec.shared_bytes_per_sm > 96 << 10 else 0  # an SM keeps it for a block from 8.0 on
+    return max(USUAL_SHARED_BYTES, spec.shared_bytes_per_sm - reserved)
 
 
 def memory_clock_and_width(gpu: Gpu) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import typer
 
 from abstim.brief import grouped
 from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, flags_of, refuse_options
-from abstim.cli.run_tables import print_overlap
+from abstim.cli.run_tables import print_notes, print_overlap
 from abstim.cli.sample import print_sample
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError, note, refuse
@@ -98,6 +98,7 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
         with progress(quiet=as_json) as report:
             given["told"] = lambda timed: report("launches timed", next(done), None)
             result, samples = run_application(command, gpus, **given), None
+    print_notes([timed.results[0] for timed in result.launches])
     if as_json:
         print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
     else:

@@ -62,12 +62,18 @@ POWER_TERMS |= {"shared_accesses": "shared", "l1d_sectors": "L1D", "dram_sectors
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
+def print_notes(launches: Sequence[LaunchResult]) -> None:
+    """On stderr, of the first that have some; what is said of several launches of a kernel, once."""
+    said = {(x.kernel, line): f"abstim: {_name(x)}: {line}" for x in reversed(launches) for line in reversed(x.notes)}
+    for line in [*said.values()][: -MOST_GRIDS - 1 : -1]:
+        note(line)
+
+
 def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None:
     """One result in full, several side by side; before it what the kernels wrote with `printf`. `refused`: GPUs that a
     thread block does not fit on."""
     tables.print_printf(results[0].printf)
-    for line in [f"{_name(x)}: {line}" for x in results[0].launches for line in x.notes][:MOST_GRIDS]:
-        note(f"abstim: {line}")
+    print_notes(results[0].launches)
     if len(results) == 1 and not refused:
         _print_run(results[0])
     else:

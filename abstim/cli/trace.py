@@ -107,6 +107,8 @@ def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json
     from precharacterize import characterize as characterize_program
 
     point = gpu.load()
+    if point.spec.timed_code == "machine":
+        note(f"abstim: {point.name} is timed from machine code where it is there; these tables are of the PTX")
     tables = [(program, characterize_program(program, point.pipeline)) for program in programs_of(target)]
     if as_json:
         return print_json({"kernels": [_as_json(program, table) for program, table in tables]})

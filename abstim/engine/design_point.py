@@ -135,7 +135,7 @@ def caches_machine(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, shared_by
     m = numbers_of(gpu).copy()
     m["warps_per_block"], m["blocks_per_sm"] = warps_per_block, blocks_per_sm
     m["local_places"] = gpu.spec.sm_count * (warps_per_block * blocks_per_sm or gpu.spec.max_warps_per_sm)
-    m["l1d_ways"] = l1d_ways(gpu, shared_bytes * blocks_per_sm)
+    m["l1d_ways"] = l1d_ways(gpu, (shared_bytes + gpu.spec.shared_bytes_kept_per_block) * blocks_per_sm)
     return m.reshape(1)
 
 

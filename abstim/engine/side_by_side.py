@@ -99,8 +99,10 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu, caches: Caches) -> tuple[Launch
     counts = np.cumsum([0, *(len(kernel.awaits) for kernel in kernels)])
     rows["awaits_at"], rows["awaits_end"] = counts[:-1], counts[1:]
     awaited = np.array([k for kernel in kernels for k in kernel.awaits], np.int64)
-    shared_bytes = min(gpu.spec.shared_bytes_per_sm, sum(kernel.shared_bytes for kernel in kernels))
-    each = -(-shared_bytes // gpu.spec.max_blocks_per_sm)  # if an SM held as many as it can
+    spec = gpu.spec
+    shared_bytes = min(spec.shared_bytes_per_sm, sum(kernel.shared_bytes for kernel in kernels))
+    # Beside what is kept, if an SM held as many as it can
+    each = -(-shared_bytes // spec.max_blocks_per_sm) - spec.shared_bytes_kept_per_block
     together = concatenate(traces, 0), each, 0, int(rows["cluster_blocks"].max()), np.concatenate(orders)
     return LaunchInputs(table, *together), Beside(rows, awaited, warp)
 

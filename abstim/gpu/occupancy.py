@@ -27,11 +27,12 @@ def demands_of(
     threads = -(-prod(block) // spec.warp_size) * spec.warp_size
     granularity = spec.register_allocation_granularity
     registers = threads * -(-registers_per_thread // granularity) * granularity
+    shared = shared_bytes + spec.shared_bytes_kept_per_block
     columns = _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0)
     return {
         "threads": (threads, spec.max_threads_per_sm, "max_threads_per_sm"),
         "warps": (threads // spec.warp_size, spec.max_warps_per_sm, "max_warps_per_sm"),
-        "shared memory": (shared_bytes, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
+        "shared memory": (shared, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
         "registers": (registers, spec.registers_per_sm, "registers_per_sm"),
         "tensor memory": (tensor_memory_columns, columns, f"the columns of {spec.name}"),
         "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
@@ -44,11 +45,12 @@ def occupancy(
 ) -> Occupancy:  # fmt: skip
     """Thread blocks an SM of one launch.
 
-    `shared_bytes` is static plus dynamic shared memory a thread block, `tensor_memory_columns` what it allocates of
-    those: a thread block that would have to wait for them counts as one that is not there. Threads are padded to whole
-    warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
-    is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch), or what GPCs need to hold
-    all clusters. Raises InputError, naming the limit, for a thread block that one SM cannot hold."""
+    `shared_bytes` is static plus dynamic shared memory a thread block (CUDA may keep some beside it),
+    `tensor_memory_columns` what it allocates of those: a thread block that would have to wait for them counts as
+    one that is not there. Threads are padded to whole warps, registers a thread rounded up to the allocation
+    granularity. A grid with fewer blocks than that on every SM is spread evenly: the limit becomes ceil(blocks /
+    SMs) (GPGPU-Sim 4.2, block dispatch), or what GPCs need to hold all clusters. Raises InputError, naming the
+    limit, for a thread block that one SM cannot hold."""
     demands = demands_of(spec, block, registers_per_thread, shared_bytes, tensor_memory_columns)
     for what, (needed, available, key) in demands.items():
         if needed > available:

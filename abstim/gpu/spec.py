@@ -109,6 +109,7 @@ class Spec(HashedOnce):
     registers_per_sm: int = _whole(32, 1 << 24)
     register_allocation_granularity: int = _whole(1, 512)
     shared_bytes_per_sm: int = _whole(0, 1 << 24)
+    shared_bytes_kept_per_block: int = _whole(0, 1 << 16)  # beside its own
 
     timed_code: str = _choice("ptx", "machine")
     architecture: str = _accepting(  # as ptxas names it

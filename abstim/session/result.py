@@ -311,7 +311,8 @@ def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dic
 
     def made() -> dict[str, Any]:
         threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
-        work, notes = work_of(trace, session.block_operations(number)), queue_notes(launch.program, trace)
+        work = work_of(trace, session.block_operations(number))
+        notes = queue_notes(launch.program, trace) + session.register_notes(number)
         did = {"thread_instructions": threads, "warp_instructions": warps, "notes": notes, "work": work}
         registers, asked = session.registers(number), {"kernel": launch.program.name, "launch": number}
         asked |= {"label": launch.label, "grid": launch.grid[:], "block": launch.block[:]}

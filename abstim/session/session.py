@@ -20,6 +20,7 @@ from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
 from functional.errors import InputError
+from functional.isa.slots import register_notes
 from functional.keep.kept import key
 from functional.launches.case import Case, StreamedCase
 from functional.launches.launch import Launch, may_overlap, places
@@ -193,6 +194,10 @@ class Session:
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
         return self._of_program(number, "tensor columns", columns_of)
+
+    def register_notes(self, number: int) -> list[str]:
+        """What is said of a launch that reads a register in which no GPU has what it has here."""
+        return self._of_program(number, "register notes", register_notes)
 
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""

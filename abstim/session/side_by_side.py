@@ -50,7 +50,7 @@ def kernel_of(
     """A launch as the engine takes it; `awaits`, `programmatic`: positions among those side by side."""
     launch, registers = session.launch(number), session.registers(number).count
     needs = demands_of(gpu.spec, launch.block, registers, launch.shared_bytes, session.tensor_columns(number))
-    taken = launch.shared_bytes * session.blocks_per_sm(number, gpu)
+    taken = needs["shared memory"][0] * session.blocks_per_sm(number, gpu)
     inputs, latency = session.inputs(number, gpu), int(gpu.params.launch_latency_cycles)
     return Kernel(
         inputs, tuple(needs[name][0] for name in RESOURCES), taken, tuple(awaits), latency, -priority, programmatic

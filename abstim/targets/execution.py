@@ -321,7 +321,7 @@ def execute_case(
     turns: Turns = in_block_order,
 ) -> Execution:  # fmt: skip
     """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
-    memory, told, traces = _memory_of(case), _telling(f"execute {case.name}", case, progress), []
+    memory, told, traces = case.to_execute_on(), _telling(f"execute {case.name}", case, progress), []
     for number, launch in enumerate(case.launches):
         how: dict[str, Any] = {"instruction_budget": instruction_budget or default_budget(launch)}
         how["interleaving"] = turns(number)
@@ -356,7 +356,7 @@ def write_store(
     """Run every launch of a case and write its trace to a store in `folder`, a chunk at a time.
 
     Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises."""
-    memory, told = _memory_of(case), _telling(f"trace {case.name}", case, progress)
+    memory, told = case.to_execute_on(), _telling(f"trace {case.name}", case, progress)
     writer = StoreWriter(folder, case.module, overwrite)
     for launch in case.launches:
         say_block_order(launch)
@@ -364,13 +364,6 @@ def write_store(
         with naming_source(launch.program):
             writer.launch(launch, case.registers(launch), told(chunks))
     return writer.finish(case.name, _checked_outputs(case, memory), memory.printed.text())
-
-
-def _memory_of(case: Case) -> Memory:
-    """What the launches of a case work on. Raises InputError for one that has none."""
-    if isinstance(case, StoredCase):
-        raise InputError(f"{case.folder}: a trace store holds no data to execute on; name what it was made from")
-    return case.memory.copy()
 
 
 def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:

@@ -146,7 +146,7 @@ def write(
     only; the others are executed all the same, unless each launch can be executed `alone`. The list of kernels is
     written last, so that a directory with one is whole. Raises InputError for a directory that has one already or
     cannot be written, for a kernel that the format cannot hold, and whatever executing raises."""
-    memory, files = case.memory.copy(), list[Path]()
+    memory, files = case.to_execute_on(), list[Path]()
     for program in (launch.program for launch in case.launches):
         if any(i.opcode == "tcgen05" for i in program.instructions):
             raise InputError(f"kernel '{program.name}' uses tcgen05, of which this format of traces knows nothing")

@@ -21,6 +21,8 @@ IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nc
 RESERVED_SHARED, RESERVED_SHARED_BYTES = "%reserved_smem_offset_1", 1024
 WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
 CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+# Without a clock or a GPU they have something else than on one
+_NOT_A_GPUS = dict.fromkeys(CLOCKS, "counts the instructions of its warp") | {"%smid": "is 0", "%nsmid": "is 1"}
 _SCALARS = CLOCKS | IN_CLUSTER | CONSTANTS.keys() | {RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid"}
 _SCALARS |= {"%dynamic_smem_size", "%total_smem_size"}
 _LANE_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
@@ -49,6 +51,13 @@ def specials_of(inst: Instruction) -> set[Register]:
     """Special registers that a step of an instruction reads; none that is not supported."""
     operands = [part for source in inst.sources for part in parts_of(source)]
     return {special_register(o.name) for o in operands if isinstance(o, Special) and special_type(o.name)}
+
+
+def register_notes(program: Program) -> list[str]:
+    """What is said of a kernel that reads a special register in which no GPU has what it has here."""
+    read = ((o.name, i.line) for i in program.instructions for o in i.sources if isinstance(o, Special))
+    lines = {name: line for name, line in reversed([*read]) if name in _NOT_A_GPUS}
+    return [f"{name} {_NOT_A_GPUS[name]} here (PTX line {line})" for name, line in sorted(lines.items())]
 
 
 def reserved_shared_offset(launch: Launch) -> int:

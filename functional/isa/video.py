@@ -92,7 +92,7 @@ def _scalar(name: str) -> Builder:
 
 
 def _fns(inst: Instruction) -> Operation:
-    """`fns.b32 d, mask, base, offset`: position of the offset-th set bit from base on, upwards or downwards."""
+    """`fns.b32 d, mask, base, offset`: the offset-th set bit from base on, upwards or downwards; of 0, base."""
     only_type(inst, ("b32",))
 
     def emit(e: Emitter, mask: Value, base: Value, offset: Value) -> Value:
@@ -107,7 +107,8 @@ def _fns(inst: Instruction) -> Operation:
                 hit = e.op("and", e.compare("ne", bit, 0), e.compare("eq", rank, wanted))
                 at = e.select(hit, e.literal(i, "i32"), at)
             found.append(at)
-        return e.select(e.compare("slt", offset, 0), found[1], found[0])
+        itself = e.op("and", e.compare("eq", offset, 0), e.compare("ne", found[0], base))
+        return e.select(itself, -1, e.select(e.compare("slt", offset, 0), found[1], found[0]))
 
     return Operation(emit, ("b32",), ("b32", "b32", "s32"))
 

@@ -80,6 +80,10 @@ class Case:
             return Registers(self.resources[launch.program.name], "trace header")
         return registers_per_thread(launch.program, self.module.target, self.resources)
 
+    def to_execute_on(self) -> Memory:
+        """What the launches work on. Raises InputError for a case that has none."""
+        return self.memory.copy()
+
     def compare(self, memory: Memory) -> list[Mismatch]:
         """The buffers of `memory` that are not as expected."""
         found = (compare(name, self.buffer(name, memory), e) for name, e in self.expected.items())

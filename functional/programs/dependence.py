@@ -2,7 +2,8 @@
 
 A trace is control flow and addresses. `trace_inputs` follows, through the registers of a program, where every value may
 come from: a parameter itself, or memory reached through a parameter. What arrives at a guard, a branch or an address is
-all that the trace can depend on. No order of execution is looked at, so the answer may name too much, never too little,
+all that the trace can depend on, but for slow paths of divisions and roots, which what they are given decides; where
+these matter they are asked for. No order of execution is looked at, so the answer may name too much, never too little,
 as long as an address computed from a pointer stays in the buffer the pointer leads into, as C requires."""
 
 from collections.abc import Hashable
@@ -30,9 +31,10 @@ class TraceInputs:
     written: frozenset[int]
 
 
-def trace_inputs(program: Program) -> TraceInputs | None:
-    """What the trace of a program depends on; None if it has an instruction or pointer that this does not follow."""
-    flow = _Flow(program)
+def trace_inputs(program: Program, slow_paths: bool = False) -> TraceInputs | None:
+    """What the trace of a program, with its `slow_paths` or without them, depends on; None if it has an instruction or
+    pointer that this does not follow."""
+    flow = _Flow(program, slow_paths)
     if any(i.opcode in _UNKNOWN or (i.is_memory and i.space == "generic") for i in program.instructions):
         return None
     before = -1
@@ -52,7 +54,8 @@ def trace_inputs(program: Program) -> TraceInputs | None:
 class _Flow:
     """Origins of all registers, of shared and of local memory; only ever grow."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, slow_paths: bool) -> None:
+        self.deciding = {*program.slow_paths} if slow_paths else set[int]()  # positions of what decides beside branches
         self.parameters = {p.name: k for k, p in enumerate(program.parameters)}
         self.pointers = {k for k, p in enumerate(program.parameters) if p.bytes == POINTER_BYTES}
         self.registers: dict[Register, Origins] = {}
@@ -73,7 +76,7 @@ class _Flow:
             guard = self._of((instruction.guard.register,))
             self.control |= guard
             sources |= guard
-        if instruction.opcode in ("bar", "barrier"):
+        if instruction.opcode in ("bar", "barrier") or instruction.index in self.deciding:
             self.control |= sources
         if instruction.is_memory:
             sources = self._memory(instruction, sources)
@@ -116,8 +119,9 @@ def ignores_block_order(launch: Launch) -> bool:
     return not {buffers[k] for k in inputs.written} & {buffers[k] for k in inputs.contents}
 
 
-def signatures(case: Case) -> list[Hashable] | None:
-    """A key a launch, equal where traces are provably equal up to where buffers lie; None if that is not so for all.
+def signatures(case: Case, slow_paths: bool = False) -> list[Hashable] | None:
+    """A key a launch, equal where traces, their `slow_paths` too, are provably equal up to where buffers lie; None if
+    that is not so for all.
 
     Then no launch needs an earlier one to have run: what traces depend on is there from the start and never changes."""
     known: dict[tuple[str, str], TraceInputs | None] = {}
@@ -127,7 +131,7 @@ def signatures(case: Case) -> list[Hashable] | None:
     for launch in case.launches:
         program = launch.program
         if (which := (program.digest, program.name)) not in known:
-            known[which] = trace_inputs(program)
+            known[which] = trace_inputs(program, slow_paths)
         if (inputs := known[which]) is None:
             return None
         for k, argument in enumerate(launch.arguments):

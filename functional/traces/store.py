@@ -349,6 +349,10 @@ class StoredCase(Case):
         entry = next(e for e in self.manifest.launches if e.kernel == launch.program.name)
         return Registers(entry.registers, entry.registers_source)
 
+    def to_execute_on(self) -> Memory:
+        """Raises InputError."""
+        raise InputError(f"{self.folder}: a trace store holds no data to execute on; name what it was made from")
+
     def stream(self, number: int) -> Iterator[Trace]:
         """The chunks of a launch. Raises InputError for a file that is damaged."""
         entry, launch = self.manifest.launches[number], self.launches[number]

@@ -78,37 +78,46 @@ _SIMPLE = frozenset(
 _FLOAT = frozenset({"add", "sub", "mul"})
 ENOUGH = 3  # different instructions to tell how often a loop was unrolled
 MEETING = ("BAR", "UCGABAR_ARV", "UCGABAR_WAIT")  # the last two: a cluster's
+_FETCHING = frozenset({"LDC", "ULDC", "LDCU"})
 _BRANCHES = frozenset({"bra", "brx", "ret", "exit", "call"})
 
 
 @dataclass
 class MachineBlock:
-    """Instructions of a function without a branch among them, and the PTX instruction of each (-1: none)."""
+    """Instructions of a function without a branch among them, and the PTX instruction of each (-1: none).
+    `constants`: those of the PTX that load constants."""
 
     code: list[MachineInstruction]
     ptx: list[int]
+    constants: frozenset[int] = frozenset()
     leader: int = -1
     times: int = 1
     rivals: list[int] = field(default_factory=list)
 
     @cached_property
+    def works(self) -> list[tuple[MachineInstruction, int]]:
+        """Its instructions that were made from PTX. What fetches a parameter for an addition bears its line, but is
+        neither an addition nor an access: it stands in front of the loop that the addition is in."""
+        made = [(c, i) for c, i in zip(self.code, self.ptx, strict=True) if i >= 0]
+        return [(c, i) for c, i in made if c.name not in _FETCHING or i in self.constants] or made
+
+    @cached_property
     def held(self) -> Counter[int]:
         """How often each PTX instruction occurs in it."""
-        return Counter(i for i in self.ptx if i >= 0)
+        return Counter(i for _, i in self.works)
 
     @cached_property
     def copies(self) -> Counter[int]:
         """How many times the work of each PTX instruction is in it. A function of the XU takes it once, however many
         instructions there are around."""
-        made = zip(self.code, self.ptx, strict=True)
-        functions = Counter(i for instruction, i in made if i >= 0 and instruction.name == "MUFU")
+        functions = Counter(i for instruction, i in self.works if instruction.name == "MUFU")
         return Counter({**self.held, **functions})
 
     @cached_property
     def accessed(self) -> Counter[int]:
         """How often a memory instruction of it comes from each PTX instruction; of an atomic that became a loop, not
         the load in front of the compare-and-swap."""
-        kinds = [(i, kind_of(instruction)) for instruction, i in zip(self.code, self.ptx, strict=True) if i >= 0]
+        kinds = [(i, kind_of(instruction)) for instruction, i in self.works]
         atomics = Counter(i for i, kind in kinds if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC))
         return Counter({**Counter(i for i, kind in kinds if kind > Kind.PARAM_LOAD), **atomics})
 
@@ -125,14 +134,15 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     quick = {*range(len(blocks))} - slow
     seen = reached(quick & {0}, lambda n: quick.intersection(successors(blocks, n, labels)))
     ways = Counter(after for n in seen for after in successors(blocks, n, labels))
+    constants = frozenset(i.index for i in program.instructions if i.opcode == "ld" and i.space == "const")
     made: list[MachineBlock] = []
     for n in sorted(seen):
         called = way_through(blocks, labels, blocks[n][-1])  # comes before the call, which ends the block
-        code, of_ptx = blocks[n][:-1] + called + blocks[n][-1:], ptx[n][:-1] + [-1] * len(called) + ptx[n][-1:]
-        block = MachineBlock(code, of_ptx)
+        own, of_ptx = blocks[n][:-1] + called + blocks[n][-1:], ptx[n][:-1] + [-1] * len(called) + ptx[n][-1:]
+        block = MachineBlock(own, of_ptx, constants)
         alone = n - 1 in seen and ways[n] == 1 and not ends_block(blocks[n - 1][-1])
         if alone and not block.accessed.keys() & made[-1].accessed.keys():  # else it is an unrolled loop's next round
-            made[-1] = MachineBlock(made[-1].code + block.code, made[-1].ptx + block.ptx)
+            made[-1] = MachineBlock(made[-1].code + block.code, made[-1].ptx + block.ptx, constants)
         else:
             made.append(block)
     return made
@@ -197,7 +207,7 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     dominators, behind = Dominators(edges, 0), Dominators(before, len(edges))
     for block in blocks:
         found = _effects(block, program, kinds, before)
-        held = Counter(program.block_of(i) for i in block.ptx if i >= 0)
+        held = Counter(program.block_of(i) for _, i in block.works)
         most_held, _ = max(held.items(), key=lambda own: (own[1], -own[0]), default=(-1, 0))
         block.leader = _leader(found, dominators, behind) if found else most_held
         block.times = _rounds(block, program, kinds)

@@ -96,11 +96,11 @@ def permuted(mode: str) -> Callable:
 
 
 def nth_set(mask: int, base: int, offset: int) -> int:
-    offset = signed(offset, 32)
-    order = range(base, 32) if offset >= 0 else range(min(base, 31), -1, -1)
+    if not (offset := signed(offset, 32)):
+        return base if base < 32 and mask >> base & 1 else -1
+    order = range(base, 32) if offset > 0 else range(min(base, 31), -1, -1)
     set_ = [i for i in order if mask >> i & 1]
-    wanted = max(abs(offset), 1) - 1
-    return set_[wanted] if wanted < len(set_) else -1
+    return set_[abs(offset) - 1] if abs(offset) <= len(set_) else -1
 
 
 def by_parts(bits: int, one: Callable, join: str = "") -> Callable:

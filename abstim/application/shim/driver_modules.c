@@ -153,20 +153,17 @@ PUBLIC Error cuFuncGetAttribute(int *value, int attribute, Kernel *function) {
     struct attributes_reply reply = {0};
     Error error = function ? attributes_of(function, &reply) : INVALID_HANDLE;
     if (error) return of_driver(error);
-    const int most = function->most_dynamic_shared_bytes;
     const int values[] = {
         (int)reply.max_threads, (int)reply.shared_bytes, (int)reply.const_bytes, (int)reply.local_bytes,
         (int)reply.registers, (int)reply.ptx_version, (int)reply.binary_version, 0,
-        most ? most : (int)(49152 - reply.shared_bytes), -1,
+        (int)reply.most_dynamic_shared_bytes, -1,
     };
     if (attribute < 0 || attribute > 15) return INVALID_VALUE;
     *value = attribute <= F_CARVEOUT ? values[attribute] : 0;  // those that follow are of clusters
     return SUCCESS;
 }
 PUBLIC Error cuFuncSetAttribute(Kernel *function, int attribute, int value) {
-    if (!function) return INVALID_HANDLE;
-    if (attribute == F_MOST_SHARED) function->most_dynamic_shared_bytes = value;
-    return SUCCESS;
+    return function ? of_driver(set_attribute(function, attribute, value)) : INVALID_HANDLE;
 }
 PUBLIC Error cuKernelGetAttribute(int *value, int attribute, Kernel *kernel, int device) {
     return device ? INVALID_DEVICE : cuFuncGetAttribute(value, attribute, kernel);

@@ -110,19 +110,24 @@ PUBLIC Error cudaFuncGetAttributes(FunctionAttributes *attributes, const void *f
     Kernel *kernel = kernel_of(function);
     Error error = attributes_of(kernel, &reply);
     if (error) return failed(error);
-    int most = kernel->most_dynamic_shared_bytes;
     *attributes = (FunctionAttributes){
         reply.shared_bytes, reply.const_bytes, reply.local_bytes, (int)reply.max_threads, (int)reply.registers,
-        (int)reply.ptx_version, (int)reply.binary_version, 0, most ? most : (int)(49152 - reply.shared_bytes), -1,
+        (int)reply.ptx_version, (int)reply.binary_version, 0,
+        (int)reply.most_dynamic_shared_bytes, -1,
     };
     return failed(SUCCESS);
 }
 
+// All but how much dynamic shared memory launches may ask for are hints
+Error set_attribute(Kernel *kernel, int attribute, int value) {
+    Error error = resolve(kernel);
+    if (error || attribute != 8) return error;
+    struct let_share_request request = {kernel->id, (uint64_t)value};
+    struct let_share_reply reply;
+    return ASK(LET_SHARE, request, reply);
+}
 PUBLIC Error cudaFuncSetAttribute(const void *function, int attribute, int value) {
-    Kernel *kernel = kernel_of(function);
-    if (!kernel) return failed(INVALID_FUNCTION);
-    if (attribute == 8) kernel->most_dynamic_shared_bytes = value;
-    return failed(SUCCESS);
+    return failed(set_attribute(kernel_of(function), attribute, value));
 }
 PUBLIC Error cudaFuncSetCacheConfig(const void *function, int preference) {
     (void)function, (void)preference;

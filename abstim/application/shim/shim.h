@@ -36,7 +36,6 @@ typedef struct {
     unsigned count;
     uint32_t *offsets, *sizes;  // of its parameters in the parameter block
     unsigned parameter_bytes;
-    int most_dynamic_shared_bytes;  // as cudaFuncSetAttribute left it
 } Kernel;
 
 typedef struct Graph Graph;
@@ -115,6 +114,7 @@ Error symbol(const void *host, uint8_t **address, size_t *bytes);
 // launches.c
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
+Error set_attribute(Kernel *kernel, int attribute, int value);
 // What attributes say of a launch; a cluster of no blocks is that of the kernel itself
 typedef struct { int cooperative, programmatic, records; Dim3 cluster; } LaunchTraits;
 #define MISSING_RECORDS "launch attributes that record events"

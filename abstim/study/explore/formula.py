@@ -99,7 +99,7 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 # Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
 RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm",
-             "register_allocation_granularity")  # fmt: skip
+             "shared_bytes_kept_per_block", "register_allocation_granularity")  # fmt: skip
 _UNITS = ("sub_cores", "schedulers_per_sm", *(f"{kind}_units" for kind in ALUS),
           *(f"unit.{name}" for name in INSTRUCTION_CLASSES))  # fmt: skip
 

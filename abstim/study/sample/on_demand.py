@@ -87,12 +87,16 @@ class OnDemand(Traces):
     Where no launch of the program decides what another does (`programs.dependence`), each is executed alone, and
     `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
     before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
-    values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise each is
+    values decide no control flow and no address, wrong elsewhere. `slow_paths` are part of a trace, too, of which
+    machine code makes something. `keep`: traces, once executed; otherwise each is
     dropped with its launch. `seconds` is wall-clock time of all threads."""
 
-    def __init__(self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False) -> None:
+    def __init__(
+        self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
+        slow_paths: bool = False,
+    ) -> None:  # fmt: skip
         self.case, self.keep = case, keep or bool(given)
-        self.signatures = None if given else signatures(case)
+        self.signatures = None if given else signatures(case, slow_paths)
         self.alone = partial or self.signatures is not None
         self.given = bool(given)
         self.executed_instructions, self.looked_instructions = 0.0, 0.0  # warp instructions; the latter by `look_at`

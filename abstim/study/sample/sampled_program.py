@@ -124,7 +124,7 @@ class SampledProgram:
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
         warm_up: WarmUp | None = None, model: str = DETAILED, progress: Progress = silent,
     ) -> None:  # fmt: skip
-        self.launches = OnDemand(case, traces, partial, keep)
+        self.launches = OnDemand(case, traces, partial, keep, slow_paths=gpu.spec.timed_code != "ptx")
         self.session, self.case, self.gpu, self.progress = Session(case, self.launches), case, gpu, progress
         self.warm_up: WarmUp = warm_up or Flushed()
         self.model = model

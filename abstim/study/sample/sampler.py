@@ -55,7 +55,7 @@ def sample(
     not executed either, though later launches might read it (`SampledProgram`). `seed`: of what is chosen at random.
     Raises InputError for anything a user got wrong."""
     point, case = gpu_of(gpu, overrides), open_target(target)
-    alone = model != DETAILED or known is not None or _in_turn(case)  # one by one, or by a profile that is there
+    alone = model != DETAILED or known is not None or _in_turn(case, point)  # one by one, or by a profile that is there
     chosen, before = method_named(method or (MODELLED if alone else "auto")).with_inside(inside), warm_up_named(warm_up)
     wrong = {  # what was given and this method has no use for
         f"{chosen.name} aims at no error; leave out --error and --confidence, or --method auto":
@@ -75,9 +75,9 @@ def sample(
         return run_method(chosen, program, known, aim=replace(aim or Aim(), seed=seed or 0))
 
 
-def _in_turn(case: Case) -> bool:
+def _in_turn(case: Case, gpu: Gpu) -> bool:
     """Whether launches are there one after the other alone."""
-    return isinstance(case, StreamedCase) and signatures(case) is None
+    return isinstance(case, StreamedCase) and signatures(case, gpu.spec.timed_code != "ptx") is None
 
 
 def why_not(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, said: str) -> str:
@@ -92,7 +92,7 @@ def why_not(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, s
         f"{name} goes back to earlier launches, which must come in turn with --warm-up {said}":
             at_will and warm_up.in_order,
         f"{name} goes back to earlier launches, which this program or warm-up does not allow; --method stem":
-            at_will and _in_turn(case),
+            at_will and _in_turn(case, gpu),
         f"{name} needs all traces at once; those of {case.name} are made launch by launch": ideal and streamed,
         f"{name} starts each launch with empty caches; leave out --warm-up": ideal and not empty,
         f"the {model} model starts each launch with empty caches; leave out --warm-up": model != DETAILED and not empty,

@@ -26,6 +26,7 @@ int cudaMemcpyToSymbol(const void *, const void *, size_t, size_t, int);
 int cudaMemcpyFromSymbol(void *, const void *, size_t, size_t, int);
 int cudaLaunchKernel(const void *, Dim3, Dim3, void **, size_t, Stream);
 int cudaLaunchCooperativeKernel(const void *, Dim3, Dim3, void **, size_t, Stream);
+int cudaFuncSetAttribute(const void *, int, int);
 int cudaDeviceSynchronize(void), cudaStreamSynchronize(Stream);
 int cudaGetLastError(void), cudaPeekAtLastError(void);
 const char *cudaGetErrorName(int);

@@ -154,6 +154,7 @@ static void questions(void) {
     HOLDS(value == 1024);
     OK(cuFuncGetAttribute(&value, 8, scale));
     HOLDS(value == 65536);
+    FAILS(1, cuFuncSetAttribute(scale, 8, 1 << 20)), FAILS(1, cuFuncSetAttribute(scale, 8, -1));
     OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&value, scale, 128, 0));
     HOLDS(value > 1);
     OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, scale, shared_of, 0, 0));

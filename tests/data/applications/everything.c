@@ -45,6 +45,9 @@ int main(int count_of_arguments, char **arguments_given) {
     // errors: what is refused before anything runs
     FAILS(9, cudaLaunchKernel(&add, (Dim3){1, 1, 1}, (Dim3){2048, 1, 1}, (void *[]){&a, &b, &n}, 0, 0));
     FAILS(98, cudaLaunchKernel(&value, (Dim3){1, 1, 1}, (Dim3){1, 1, 1}, NULL, 0, 0));
+    FAILS(1, cudaLaunchKernel(&count, (Dim3){1, 1, 1}, (Dim3){32, 1, 1}, NULL, 49153, 0));  // without having asked
+    FAILS(1, cudaFuncSetAttribute(&count, 8, 102400)), OK(cudaFuncSetAttribute(&count, 8, 65536));
+    FAILS(1, cudaLaunchKernel(&count, (Dim3){1, 1, 1}, (Dim3){32, 1, 1}, NULL, 65537, 0));
     FAILS(1, cudaFree((void *)&a));
     HOLDS(cudaPeekAtLastError() == 1 && cudaGetLastError() == 1 && cudaGetLastError() == 0);
     FAILS(720, cudaLaunchCooperativeKernel(&count, (Dim3){1 << 20, 1, 1}, (Dim3){128, 1, 1}, NULL, 0, 0));
