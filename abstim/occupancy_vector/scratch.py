@@ -57,11 +57,13 @@ def _kept(kind: str, key: tuple, sizes: tuple[int, ...], make: Callable[..., Mad
 
 
 def caches_of(own: Reading, walks: bool) -> Held:
-    """Caches of a GPU; if nobody `walks`, of any."""
+    """Caches that a GPU's fit into; if nobody `walks`, any."""
     known = vars(_OF_THREAD).get("caches", {})
     if known and not walks:
         return next(iter(known.values()))[1]
-    return _kept("caches", own.geometry, (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
+    return _kept(
+        "caches", own.behind, own.lines, lambda *lines: Held(cache_walk.empty_caches(own.gpu, own.waiting, *lines))
+    )
 
 
 def working(sm_count: int, sizes: tuple[int, ...]) -> tuple[Held, Held]:
@@ -106,6 +108,12 @@ def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> H
     """A lane's state, of at most so many fills."""
     shape = own.held(warps_per_block, residents).value.lanes
     return _kept("lane", tuple(shape[0].tolist()), (fills,), lambda most: Held(new_lane(shape, most)))
+
+
+def uses_of(noted: bool) -> Held:
+    """Uses, with room if any are to be noted."""
+    most = cache_walk.MOST_USES * noted
+    return _kept("uses", (noted,), (), lambda: Held(cache_walk.Uses(*np.zeros((2, most), cache_walk.USE))))
 
 
 def composed(kind: Any, *parts: tuple[Held, slice]) -> Held:
