@@ -1,6 +1,7 @@
 """What of a design point the occupancy model looks at."""
 
 from functools import lru_cache
+from itertools import count
 from math import ceil
 
 import numpy as np
@@ -148,14 +149,23 @@ def servers_of(gpu: Gpu) -> np.ndarray:
     return found
 
 
+_count = count()
+
+
+@lru_cache(1 << 12)
+def numbered(key: tuple) -> int:
+    """One number for all keys that are equal, which are long."""
+    return next(_count)
+
+
 class Reading:
     """What of a GPU the model looks at, worked out once."""
 
     def __init__(self, gpu: Gpu) -> None:
         passing = gpu.spec.l1d_bypass, gpu.spec.posted_stores, gpu.spec.perfect_memory
-        self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
-        self.touching = *touching(gpu), *passing
-        self.caches, self.in_caches, self.waiting = walking(gpu), in_caches(gpu), waiting_of(gpu)
+        self.gpu, self.items, self.walked_items = gpu, numbered(reading(gpu)), numbered(walk_cutting(gpu))
+        self.touching, self.caches = numbered((*touching(gpu), *passing)), numbered(walking(gpu))
+        self.in_caches, self.waiting = in_caches(gpu), waiting_of(gpu)
         sizes = "sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"
         self.behind, self.lines = (*(getattr(gpu.spec, n) for n in sizes), self.waiting), lines_of(gpu)  # of caches
         self._shapes = shape_of(gpu), nominal_shape(gpu)

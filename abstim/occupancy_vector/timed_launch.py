@@ -168,7 +168,7 @@ class TimedLaunch:
         residents, inputs = session.blocks_per_sm(number, gpu), session.inputs(number, gpu, self.trace)
         table, trace = inputs.table, inputs.trace
         traced = session.once_of(number, trace, ("traced", number), lambda: as_read(trace))
-        touch = (id(session.timed_code(number, gpu)), *own.touching)  # a session keeps its timed code
+        touch = (id(session.timed_code(number, gpu)), own.touching)  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         refuse_commits(table, "occupancy")
         with self._lock:
