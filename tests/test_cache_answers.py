@@ -7,7 +7,6 @@ import abstim
 from abstim.gpu.config import load_gpu
 from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, TOLD_SM, Walk, empty_caches, lines_of
 from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, MOST_PARTS, NEVER_LATE, PARTS, RECENT
-from abstim.occupancy_vector.scratch import uses_of
 from abstim.occupancy_vector.timed_launch import TimedLaunch, room_of
 from abstim.session.session import open_session
 from functional.jit.machine_code import Native
@@ -27,7 +26,7 @@ def walked(request):
     point = launch.design_point(load_gpu("gtx480", SMALL + sets))
     streams, told, count = point.lanes.streams, point.walked.told, launch.trace.warps_per_block
     items, warps, traced = point.nominal.lent.value, point.warps.value, point.warps.traced.value
-    found = *room_of(point)[1].value, *uses_of(False).value
+    found = *room_of(point)[1].value, None, None
     walk = Walk(None, *items[1:4], *warps[:3], traced.records, traced.words, told.dealt, *found)
     numbers = np.arange(12 * count).reshape(12, count)
     return walk, [numbers[streams.dealt[own["first"] : own["stop"]]].ravel().tolist() for own in told.sms], streams

@@ -110,12 +110,6 @@ def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> H
     return _kept("lane", tuple(shape[0].tolist()), (fills,), lambda most: Held(new_lane(shape, most)))
 
 
-def uses_of(noted: bool) -> Held:
-    """Uses, with room if any are to be noted."""
-    most = cache_walk.MOST_USES * noted
-    return _kept("uses", (noted,), (), lambda: Held(cache_walk.Uses(*np.zeros((2, most), cache_walk.USE))))
-
-
 def composed(kind: Any, *parts: tuple[Held, slice]) -> Held:
     """A named tuple of flat arrays of others."""
     arrays = (array for part, own in parts for array in part.value[own])

@@ -15,12 +15,12 @@ import numpy as np
 from abstim.engine.design_point import caches_machine, refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Told, Uses, Walk
+from abstim.occupancy_vector.cache_walk import FOUND, MOST_USES, TOLD_SM, USE, Told, Uses, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
 from abstim.occupancy_vector.items import as_read, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
 from abstim.occupancy_vector.lanes import FEW_ITEMS, compiled, cycles_of, run
 from abstim.occupancy_vector.lent import Lent
-from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane_of, uses_of, working
+from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane_of, working
 from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int64
@@ -65,7 +65,7 @@ class Walked(Shared):
     where: tuple  # `in_caches`
     fill_count: int = 0
     late_count: int = 0
-    uses: tuple[np.ndarray | None, ...] = ()  # Uses, of caches that others may be compared with
+    uses: tuple[Lent, list[bool]] | None = None  # Uses, and of which caches others may be compared with them
     machine: Held | None = None  # MACHINE of a GPU that it was made for
     _digest: bytes = b""
 
@@ -254,11 +254,11 @@ class TimedLaunch:
         items = (cut_items, slice(3)), (cut_items, slice(4, None))
         streams = composed(rec.Streams, *items, accesses, (told.held, slice(2, None)))
         (scratch, answers), caches = room_of(point), caches_of(point.reading, bool(plan.walks))
-        uses = uses_of(bool(plan.walks and others))
+        uses = Lent(Uses, (USE, USE), (MOST_USES * bool(plan.walks and others),) * 2)
         time_launch(
             plan, point.reading.held(per_block, point.residents), point.cut.code, warps.traced, warps.lent.held,
-            point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers, uses), told.held, streams, scratch,
-            caches, lane, lanes,
+            point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers, uses.held), told.held, streams,
+            scratch, caches, lane, lanes,
         )  # fmt: skip
         out = dict(zip(rec.LAUNCH_OUTCOME.names or (), lanes.value.outs.item(), strict=True))
         if out["misfits"]:
@@ -268,7 +268,7 @@ class TimedLaunch:
         if plan.walks:
             walked.fill_count, walked.late_count = out["fills"], out["lates"]
             if others:
-                self._keep(walked, uses.value, (out["l1d_uses"], out["l2_uses"]))
+                self._keep(walked, uses, (out["l1d_uses"], out["l2_uses"]))
         point.nominal.is_made = walked.is_made = point.cut.is_made = True
         return out, lanes.value
 
@@ -277,28 +277,29 @@ class TimedLaunch:
         with self._lock:
             return [own for own in reversed(self._walked.values()) if own.key == walked.key and own is not walked]
 
-    def _keep(self, walked: Walked, uses: Uses, counts: tuple[int, int]) -> None:
+    def _keep(self, walked: Walked, uses: Lent, counts: tuple[int, int]) -> None:
         """Uses of a walk, which others are compared with; the oldest make room."""
-        noted = zip(uses, counts, strict=True)
-        walked.uses = tuple(own[:count].copy() if count <= len(own) else None for own, count in noted)
+        noted = [count <= MOST_USES for count in counts]
+        uses.fit(tuple(count * known for count, known in zip(counts, noted, strict=True)))
+        walked.uses = uses, noted
         with self._lock:
             for old in [own for own in self._walked.values() if own.uses][:-MOST_COMPARED]:
-                old.uses = ()
+                old.uses = None
 
 
 def _agree(point: DesignPoint, other: Walked) -> bool:
     """Would the caches of a point answer as those of a walk? Then it is the point's, too."""
-    uses, places = other.uses, zip(other.where, point.walked.where, strict=True)
-    if not uses:
+    if not (kept := other.uses):  # which may be gone when it is asked for again
         return False
+    (uses, noted), places = kept, zip(other.where, point.walked.where, strict=True)
     changed = [k for k, (there, here) in enumerate(places) if there != here]
-    return all(uses[k] is not None for k in changed) and all(_answers(point, k, uses[k]) for k in changed)
+    return all(noted[k] for k in changed) and all(_answers(point, AGREES[k], uses) for k in changed)
 
 
-def _answers(point: DesignPoint, k: int, uses: np.ndarray | None) -> bool:
-    """Would the point's L1D (0) or L2 (1) answer as at these uses?"""
+def _answers(point: DesignPoint, agrees: Native, uses: Lent) -> bool:
+    """Would the point's L1D, or L2, answer as at these uses?"""
     found = np.zeros(1, np.int64)
-    AGREES[k](*_machine_of(point).value, caches_of(point.reading, True), uses, found)
+    agrees(*_machine_of(point).value, caches_of(point.reading, True), uses.held, found)
     return bool(found[0])
 
 

@@ -42,9 +42,9 @@ def l1d_agrees(machine, caches, uses, found):
     m, n = machine[0], 0
     empty(caches)
     found[0] = 1
-    while found[0] and n < len(uses):
-        first = uses[n].sm * caches.l1d.size + set_of(m, uses[n].line)
-        found[0] = agrees(caches, caches.l1d, first, m.l1d_ways, uses[n])
+    while found[0] and n < len(uses.l1d):
+        own = uses.l1d[n]
+        found[0] = agrees(caches, caches.l1d, own.sm * caches.l1d.size + set_of(m, own.line), m.l1d_ways, own)
         n += 1
 
 
@@ -53,8 +53,8 @@ def l2_agrees(machine, caches, uses, found):
     m, n = machine[0], 0
     empty(caches)
     found[0] = 1
-    while found[0] and n < len(uses):
-        found[0] = agrees(caches, caches.l2, l2_set(m, uses[n].line), m.l2_ways, uses[n])
+    while found[0] and n < len(uses.l2):
+        found[0] = agrees(caches, caches.l2, l2_set(m, uses.l2[n].line), m.l2_ways, uses.l2[n])
         n += 1
 
 
