@@ -24,7 +24,7 @@ from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane
 from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int64
-from functional.jit.machine_code import Held, Native
+from functional.jit.machine_code import WHOLE, Held, Native
 from functional.traces.line_record import in_phases, without_phases
 from precharacterize.tensor_work import refuse_commits
 
@@ -38,7 +38,7 @@ ALL_WORK = 1 << 62
 Made = TypeVar("Made")
 LaunchOutcome = dict[str, int]  # by the names of LAUNCH_OUTCOME
 time_launch = Native(
-    "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine"
+    "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine", WHOLE
 )
 
 
