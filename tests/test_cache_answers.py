@@ -5,16 +5,14 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, TOLD_SM, Walk, empty_caches
+from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, TOLD_SM, Walk, empty_caches, lines_of
 from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, MOST_PARTS, NEVER_LATE, PARTS, RECENT
 from abstim.occupancy_vector.timed_launch import TimedLaunch, room_of
 from abstim.session.session import open_session
 from functional.jit.machine_code import Native
 
 choose = Native("abstim.occupancy_vector.answer_kernel", "choose")
-end_stretch, end_window = (
-    Native("abstim.occupancy_vector.walk_kernel", name) for name in ("end_stretch", "end_window")
-)
+end_stretch, end_window = (Native("abstim.occupancy_vector.evenness", name) for name in ("end_stretch", "end_window"))
 SMALL = ["sm_count=3", "max_blocks_per_sm=2", "l1d_sets=4", "l1d_ways=2", "l1i_sets=1", "l1i_ways=2"]
 BANKS = ["l1d_sectored=true", "l1d_banks=4", "coalescing=sector"]
 
@@ -28,7 +26,8 @@ def walked(request):
     point = launch.design_point(load_gpu("gtx480", SMALL + sets))
     streams, told, count = point.lanes.streams, point.walked.told, launch.trace.warps_per_block
     items, warps, traced = point.nominal.lent.value, point.warps.value, point.warps.traced.value
-    walk = Walk(None, *items[1:4], *warps[:3], traced.records, traced.words, told.dealt, *room_of(point)[1].value)
+    found = *room_of(point)[1].value, None, None
+    walk = Walk(None, *items[1:4], *warps[:3], traced.records, traced.words, told.dealt, *found)
     numbers = np.arange(12 * count).reshape(12, count)
     return walk, [numbers[streams.dealt[own["first"] : own["stop"]]].ravel().tolist() for own in told.sms], streams
 
@@ -114,7 +113,8 @@ def test_sms_that_may_end_last_are_run():
 @pytest.mark.parametrize(("queues_at_outputs", "busiest"), [(0, 8 * 2 + 6 * 3), (1, 11 * 3)])
 def test_slices_serve_one_burst_after_the_other_where_packets_queue_before_the_switch(queues_at_outputs, busiest):
     """A stretch in which two SMs ask one slice for 8 sectors, and one in which three ask another for 6."""
-    caches = empty_caches(load_gpu("gtx480"), 1)
+    gpu = load_gpu("gtx480")
+    caches = empty_caches(gpu, 1, *lines_of(gpu))
     for slice, sectors, sms in ((0, 8, 2), (1, 6, 3)):
         caches.slice_sectors[:2], caches.servers["asks"][:sms] = 3, 1
         caches.slice_sectors[slice] = sectors

@@ -60,8 +60,12 @@ OPENED = whole_numbers("row read")  # a bank's row, + 1; sectors read before it 
 OPENED_ROWS = 128  # of a channel, at most one with the same low bits
 TOTALS = whole_numbers(
     "asks rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts "
-    "asking placed driven_out"
+    "asking l1d_uses l2_uses"
 )
+# Of an L1D, or of L2, in a walk: was the line there; `how` (rec.USED, ...); the cycle by which the way that a line
+# takes must have nothing on its way, and the one in which the line is there from then on
+USE = np.dtype([("line", "i4"), ("idle_by", "i4"), ("there", "i4"), ("sm", "i2"), ("was_there", "i1"), ("how", "i1")])
+MOST_USES = 1 << 19  # of caches of a walk that others are compared with
 
 
 class Lines(NamedTuple):
@@ -102,7 +106,6 @@ class Caches(NamedTuple):
     channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
-    placed: np.ndarray  # lines of L2 in the order in which they came, as long as none had to leave
 
 
 class Telling(NamedTuple):
@@ -122,8 +125,15 @@ class Answers(NamedTuple):
     fetch_askers: np.ndarray  # which of them has asked for it, + 1
 
 
+class Uses(NamedTuple):
+    """USEs of a walk, in order, as far as there is room; of caches that let nothing go that would be missed."""
+
+    l1d: np.ndarray
+    l2: np.ndarray
+
+
 class Walk(NamedTuple):
-    """What a walk is of, and what it finds: Answers."""
+    """What a walk is of, and what it finds: Answers, and Uses."""
 
     machine: np.ndarray  # MACHINE, of the detailed engine: one element
     items: np.ndarray  # and so on: Items
@@ -140,6 +150,8 @@ class Walk(NamedTuple):
     fetch_offsets: np.ndarray
     fetch_waits: np.ndarray
     fetch_askers: np.ndarray
+    l1d_uses: np.ndarray
+    l2_uses: np.ndarray
 
 
 # Of an SM: where its thread blocks begin and end in `dealt`; instructions, what they ask of L2 and DRAM, cycles they
@@ -173,23 +185,31 @@ class Told(NamedTuple):
     turns: Int32[np.ndarray, " access"]
 
 
+def lines_of(gpu: Gpu) -> tuple[int, ...]:
+    """Of each L1D, constant cache and L1I, and of L2."""
+    spec = gpu.spec
+    slices = spec.dram_channels * spec.l2_slices_per_channel
+    own = spec.l1d_sets * spec.l1d_ways, spec.const_sets * spec.const_ways, spec.l1i_sets * spec.l1i_ways
+    return *own, slices * spec.l2_sets * spec.l2_ways
+
+
 def _no_lines(size: int, caches: int) -> Lines:
     count = size * caches + TOGETHER  # which are looked at together
     used, filled = (np.zeros(n, np.int64) for n in (count, count // FILLED_WAYS))
     return Lines(size, np.zeros(count, np.int32), used, np.zeros(count, LINE), filled)
 
 
-def empty_caches(gpu: Gpu, waiting: int) -> Caches:
-    """Caches for walks, which empty them. `waiting`: memory instructions of an SM that can wait for the load/store
-    unit."""
+def empty_caches(gpu: Gpu, waiting: int, l1d: int, const: int, code: int, l2: int) -> Caches:
+    """Caches for walks, which empty them, of so many lines: `lines_of` the GPU, at least. `waiting`: memory
+    instructions of an SM that can wait for the load/store unit."""
     spec, sm_count = gpu.spec, gpu.spec.sm_count
     slices = spec.dram_channels * spec.l2_slices_per_channel
     return Caches(
         uses=np.zeros(1, USES),
-        l1d=_no_lines(spec.l1d_sets * spec.l1d_ways, sm_count),
-        const=_no_lines(spec.const_sets * spec.const_ways, sm_count),
-        code=_no_lines(spec.l1i_sets * spec.l1i_ways, sm_count),
-        l2=_no_lines(slices * spec.l2_sets * spec.l2_ways, 1),
+        l1d=_no_lines(l1d, sm_count),
+        const=_no_lines(const, sm_count),
+        code=_no_lines(code, sm_count),
+        l2=_no_lines(l2, 1),
         registers=np.zeros((sm_count, spec.l1d_mshrs), REGISTER),
         servers=np.zeros(sm_count, SERVERS),
         shares=np.zeros(1, SERVERS),
@@ -209,5 +229,4 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),
-        placed=np.zeros(slices * spec.l2_sets * spec.l2_ways, np.int32),
     )

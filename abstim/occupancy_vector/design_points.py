@@ -1,6 +1,7 @@
 """What of a design point the occupancy model looks at."""
 
 from functools import lru_cache
+from itertools import count
 from math import ceil
 
 import numpy as np
@@ -10,6 +11,7 @@ from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES, SECTORS
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.cache_walk import lines_of
 from abstim.occupancy_vector.items import groups_of, nominal_shape, shape_of, units_of
 from abstim.occupancy_vector.lanes import block_slots, shape_of_lanes
 from functional.arrays import Float64
@@ -46,12 +48,13 @@ NOT_WALKED = frozenset(
 )  # fmt: skip
 
 
-IN_L2 = "l2_sets", "l2_ways", "l2_index"  # where lines lie in a slice: all the same where none has to leave
-_NOT_COMPARED = NOT_WALKED.union(IN_L2)
+# Where lines lie in L1D, and in a slice of L2: all the same where none leaves that would be missed
+IN_L1D, IN_L2 = ([f"{name}_{what}" for what in ("sets", "ways", "index")] for name in ("l1d", "l2"))
+_NOT_COMPARED = NOT_WALKED.union(IN_L1D, IN_L2)
 
 
 def walking(gpu: Gpu) -> tuple:
-    """What of a GPU decides which level answers each access, beside how many thread blocks it holds and IN_L2."""
+    """What of a GPU decides which level answers each access, beside how many thread blocks it holds and `in_caches`."""
     spec = gpu.spec
     own: tuple = ()
     if not spec.perfect_memory:
@@ -60,10 +63,13 @@ def walking(gpu: Gpu) -> tuple:
     return (spec.sm_count, *touching(gpu), *walk_cutting(gpu), *own)
 
 
-def in_l2(gpu: Gpu) -> tuple:
-    """IN_L2 of a GPU, in this order smaller for larger caches; nothing where none is walked."""
+def in_caches(gpu: Gpu) -> tuple:
+    """IN_L1D and IN_L2 of a GPU, in this order smaller for larger caches; nothing where none is walked."""
     spec = gpu.spec
-    return () if spec.perfect_memory else (-spec.l2_sets * spec.l2_ways, *(getattr(spec, name) for name in IN_L2))
+    if spec.perfect_memory:
+        return ()
+    sizes = -spec.l1d_sets * spec.l1d_ways, -spec.l2_sets * spec.l2_ways
+    return tuple((n, *(getattr(spec, name) for name in own)) for n, own in zip(sizes, (IN_L1D, IN_L2), strict=True))
 
 
 def walk_cutting(gpu: Gpu) -> tuple:
@@ -143,17 +149,25 @@ def servers_of(gpu: Gpu) -> np.ndarray:
     return found
 
 
+_count = count()
+
+
+@lru_cache(1 << 12)
+def numbered(key: tuple) -> int:
+    """One number for all keys that are equal, which are long."""
+    return next(_count)
+
+
 class Reading:
     """What of a GPU the model looks at, worked out once."""
 
     def __init__(self, gpu: Gpu) -> None:
         passing = gpu.spec.l1d_bypass, gpu.spec.posted_stores, gpu.spec.perfect_memory
-        self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
-        self.touching = *touching(gpu), *passing
-        self.caches, self.in_l2, self.waiting = walking(gpu), in_l2(gpu), waiting_of(gpu)
-        sizes = [f"{name}_{what}" for name in ("l1d", "const", "l1i", "l2") for what in ("sets", "ways")]
-        sizes += ["sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"]
-        self.geometry = *(getattr(gpu.spec, name) for name in sizes), self.waiting  # of caches
+        self.gpu, self.items, self.walked_items = gpu, numbered(reading(gpu)), numbered(walk_cutting(gpu))
+        self.touching, self.caches = numbered((*touching(gpu), *passing)), numbered(walking(gpu))
+        self.in_caches, self.waiting = in_caches(gpu), waiting_of(gpu)
+        sizes = "sm_count", "dram_channels", "l2_slices_per_channel", "dram_banks", "l1d_mshrs"
+        self.behind, self.lines = (*(getattr(gpu.spec, n) for n in sizes), self.waiting), lines_of(gpu)  # of caches
         self._shapes = shape_of(gpu), nominal_shape(gpu)
         self._numbers = numbers_of(gpu), servers_of(gpu)
         self._held: dict[tuple[int, int], Held] = {}

@@ -5,9 +5,10 @@ import numpy as np
 from abstim.analytic.real_numbers import larger, nearest, root, smaller
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import tell
+from abstim.occupancy_vector.evenness import find_evenness
 from abstim.occupancy_vector.item_kernel import cut_into
 from abstim.occupancy_vector.lane_kernel import run_some
-from abstim.occupancy_vector.walk_kernel import find_evenness, walk_caches
+from abstim.occupancy_vector.walk_kernel import walk_caches
 from functional.jit.marked import all_written, zero
 
 NUMBER, TICKS = rec.NUMBER, rec.TICKS
@@ -193,7 +194,7 @@ def time_launch(
         all_written()
     if plan.walks:
         out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, scratch, caches)
-        out.placed = 0 if gpu.shape.perfect or caches.totals[0].driven_out else caches.totals[0].placed
+        out.l1d_uses, out.l2_uses = caches.totals[0].l1d_uses, caches.totals[0].l2_uses
     if plan.cuts:
         cut_into(code, traced, code.instructions, gpu.shape, warps, items, scratch.cutting)
         out.misfits = scratch.cutting.misfits[0]

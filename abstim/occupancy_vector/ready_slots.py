@@ -194,5 +194,5 @@ def units_changed(lane, shape, s):
     lane.schedulers[s].sure = 0
     for other in range(0 if shape.sub_cores else shape.schedulers):
         own = lane.schedulers[other]
-        if not is_served(lane.needs, other * MOST_SLOTS + own.picked, lane.bounds, 0, own.horizon):
+        if own.sure and not is_served(lane.needs, other * MOST_SLOTS + own.picked, lane.bounds, 0, own.horizon):
             own.sure = 0

@@ -15,6 +15,8 @@ SPECIAL = {"mem": MEMORY, "sfu": SFU, "dp": DOUBLE, "tensor": TENSOR}
 POOLS = ("sp", "int")
 # What an item's memory access is to the caches
 NONE, LOAD, STORE, ATOMIC, CONSTANT, PASSING = range(6)  # passing: a load that L1D does not answer
+# What a use does in L1D or L2; written: the line would have to be written back
+LOOKED_UP, USED, WRITTEN, EVICTED = range(4)
 FIRST, L2, DRAM = range(3)  # levels that answer; what waits for another's miss has its level and asks for no sectors
 SHARED_MEMORY, CONSTANT_MEMORY, GLOBAL_MEMORY, LOCAL_MEMORY = range(4)  # where an access goes
 # Latencies of the load/store unit, an index into Shape.latency
@@ -418,9 +420,10 @@ class Chosen(NamedTuple):
 
 # Of a launch: is it run; items that do not fit; fills, late lines, lanes that are run, items of all; the tick it ends,
 # items issued for that; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit,
-# the most that one access does; of a walk in which no line had to leave L2 for another one how many came, else 0
+# the most that one access does; of a walk, how many uses its caches had, more than there may be if none compares
 LAUNCH_OUTCOME = whole_numbers(
-    "is_run misfits fills lates lanes work end stepped sectors dram_sectors held longest l2_ticks dram_ticks placed"
+    "is_run misfits fills lates lanes work end stepped sectors dram_sectors held longest l2_ticks dram_ticks l1d_uses "
+    "l2_uses"
 )
 
 

@@ -57,11 +57,13 @@ def _kept(kind: str, key: tuple, sizes: tuple[int, ...], make: Callable[..., Mad
 
 
 def caches_of(own: Reading, walks: bool) -> Held:
-    """Caches of a GPU; if nobody `walks`, of any."""
+    """Caches that a GPU's fit into; if nobody `walks`, any."""
     known = vars(_OF_THREAD).get("caches", {})
     if known and not walks:
         return next(iter(known.values()))[1]
-    return _kept("caches", own.geometry, (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
+    return _kept(
+        "caches", own.behind, own.lines, lambda *lines: Held(cache_walk.empty_caches(own.gpu, own.waiting, *lines))
+    )
 
 
 def working(sm_count: int, sizes: tuple[int, ...]) -> tuple[Held, Held]:

@@ -15,7 +15,7 @@ import numpy as np
 from abstim.engine.design_point import caches_machine, refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Told, Walk
+from abstim.occupancy_vector.cache_walk import FOUND, MOST_USES, TOLD_SM, USE, Told, Uses, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
 from abstim.occupancy_vector.items import as_read, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
 from abstim.occupancy_vector.lanes import FEW_ITEMS, compiled, cycles_of, run
@@ -24,7 +24,7 @@ from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane
 from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int64
-from functional.jit.machine_code import Held, Native
+from functional.jit.machine_code import WHOLE, Held, Native
 from functional.traces.line_record import in_phases, without_phases
 from precharacterize.tensor_work import refuse_commits
 
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from abstim.occupancy_vector.items import Sorted
 
 MOST_KEPT, MOST_ENDED = 64, 1 << 12  # walks, and cuts, of a launch; design points that are done
+MOST_COMPARED = 16  # walks of a launch
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
 LaunchOutcome = dict[str, int]  # by the names of LAUNCH_OUTCOME
 time_launch = Native(
-    "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine"
+    "abstim.occupancy_vector.launch_kernel", "time_launch", "abstim: compiling the occupancy-vector engine", WHOLE
 )
 
 
 digest = Native("abstim.occupancy_vector.answer_kernel", "digest")
-fits_l2 = Native("abstim.occupancy_vector.walk_tags", "fits_l2")
+AGREES = [Native("abstim.occupancy_vector.walk_uses", name) for name in ("l1d_agrees", "l2_agrees")]
 
 
 @dataclass
@@ -60,17 +61,18 @@ class Walked(Shared):
     """A launch, dealt and walked through the caches of a design point, Told."""
 
     touch: tuple  # what warps' accesses, and paths, follow from
-    key: tuple  # what decides it, but for IN_L2
+    key: tuple  # what decides it, but for `where`
+    where: tuple  # `in_caches`
     fill_count: int = 0
     late_count: int = 0
-    placed: np.ndarray | None = None  # lines of L2, if none had to leave
+    uses: tuple[Lent, list[bool]] | None = None  # Uses, and of which caches others may be compared with them
     machine: Held | None = None  # MACHINE of a GPU that it was made for
     _digest: bytes = b""
 
     def is_as(self, other: Walked) -> None:
         """It finds the same, for the same reasons."""
         self.lent, self.fill_count, self.late_count = other.lent, other.fill_count, other.late_count
-        self.machine, self._digest, self.is_made = other.machine, other._digest, True
+        self._digest, self.is_made = other._digest, True
 
     @property
     def told(self) -> Told:
@@ -158,7 +160,6 @@ class TimedLaunch:
         self._cut: dict[tuple, Shared] = {}
         self._nominal: dict[tuple, Shared] = {}
         self._walked: dict[tuple, Walked] = {}
-        self._unbounded: dict[tuple, Walked] = {}
         self._ended: dict[tuple, LaunchOutcome] = {}  # of points that lanes see as one
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
@@ -167,7 +168,7 @@ class TimedLaunch:
         residents, inputs = session.blocks_per_sm(number, gpu), session.inputs(number, gpu, self.trace)
         table, trace = inputs.table, inputs.trace
         traced = session.once_of(number, trace, ("traced", number), lambda: as_read(trace))
-        touch = (id(session.timed_code(number, gpu)), *own.touching)  # a session keeps its timed code
+        touch = (id(session.timed_code(number, gpu)), own.touching)  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         refuse_commits(table, "occupancy")
         with self._lock:
@@ -179,8 +180,9 @@ class TimedLaunch:
             )  # fmt: skip
             walking = touch, own.caches, residents
             walked = _kept(
-                self._walked, (*walking, own.in_l2), lambda: Walked(_new_told(warps, inputs, gpu), touch, walking)
-            )
+                self._walked, (*walking, own.in_caches),
+                lambda: Walked(_new_told(warps, inputs, gpu), touch, walking, own.in_caches),
+            )  # fmt: skip
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
     def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> Shared:
@@ -236,8 +238,9 @@ class TimedLaunch:
 
     def _follow(self, point: DesignPoint, most_work: int) -> tuple[LaunchOutcome, rec.Chosen]:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
-        if not walked.is_made:
-            self._find_equal(point)
+        others = [] if walked.is_made else self._others(walked)
+        if same := next((other for other in others if _agree(point, other)), None):
+            walked.is_as(same)
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
             not point.nominal.is_made, not walked.is_made, not point.cut.is_made, per_block, point.residents,
@@ -251,10 +254,11 @@ class TimedLaunch:
         items = (cut_items, slice(3)), (cut_items, slice(4, None))
         streams = composed(rec.Streams, *items, accesses, (told.held, slice(2, None)))
         (scratch, answers), caches = room_of(point), caches_of(point.reading, bool(plan.walks))
+        uses = Lent(Uses, (USE, USE), (MOST_USES * bool(plan.walks and others),) * 2)
         time_launch(
             plan, point.reading.held(per_block, point.residents), point.cut.code, warps.traced, warps.lent.held,
-            point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers), told.held, streams, scratch,
-            caches, lane, lanes,
+            point.nominal.lent.held, point.cut.lent.held, _walk_of(point, answers, uses.held), told.held, streams,
+            scratch, caches, lane, lanes,
         )  # fmt: skip
         out = dict(zip(rec.LAUNCH_OUTCOME.names or (), lanes.value.outs.item(), strict=True))
         if out["misfits"]:
@@ -263,21 +267,40 @@ class TimedLaunch:
             check_field("occupies", lanes.value.outs["longest"], rec.OCCUPIES_BITS)
         if plan.walks:
             walked.fill_count, walked.late_count = out["fills"], out["lates"]
-            if out["placed"]:
-                walked.placed = caches.value.placed[: out["placed"]].copy()
-                with self._lock:
-                    _kept(self._unbounded, walked.key, lambda: walked)
+            if others:
+                self._keep(walked, uses, (out["l1d_uses"], out["l2_uses"]))
         point.nominal.is_made = walked.is_made = point.cut.is_made = True
         return out, lanes.value
 
-    def _find_equal(self, point: DesignPoint) -> None:
-        """Of a walk in which no line had to leave L2, whose lines fit this one, too, all is the same."""
-        other, spec, fits = self._unbounded.get(point.walked.key), point.gpu.spec, np.zeros(1, np.int64)
-        if other is not None and other.placed is not None:
-            counts = np.zeros(spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets, np.int32)
-            fits_l2(_machine_of(point).value[0], other.placed, counts, fits)
-            if fits[0]:
-                point.walked.is_as(other)
+    def _others(self, walked: Walked) -> list[Walked]:
+        """Walks that would be the same if their caches answered the same, the latest first."""
+        with self._lock:
+            return [own for own in reversed(self._walked.values()) if own.key == walked.key and own is not walked]
+
+    def _keep(self, walked: Walked, uses: Lent, counts: tuple[int, int]) -> None:
+        """Uses of a walk, which others are compared with; the oldest make room."""
+        noted = [count <= MOST_USES for count in counts]
+        uses.fit(tuple(count * known for count, known in zip(counts, noted, strict=True)))
+        walked.uses = uses, noted
+        with self._lock:
+            for old in [own for own in self._walked.values() if own.uses][:-MOST_COMPARED]:
+                old.uses = None
+
+
+def _agree(point: DesignPoint, other: Walked) -> bool:
+    """Would the caches of a point answer as those of a walk? Then it is the point's, too."""
+    if not (kept := other.uses):  # which may be gone when it is asked for again
+        return False
+    (uses, noted), places = kept, zip(other.where, point.walked.where, strict=True)
+    changed = [k for k, (there, here) in enumerate(places) if there != here]
+    return all(noted[k] for k in changed) and all(_answers(point, AGREES[k], uses) for k in changed)
+
+
+def _answers(point: DesignPoint, agrees: Native, uses: Lent) -> bool:
+    """Would the point's L1D, or L2, answer as at these uses?"""
+    found = np.zeros(1, np.int64)
+    agrees(*_machine_of(point).value, caches_of(point.reading, True), uses.held, found)
+    return bool(found[0])
 
 
 def _timed(point: DesignPoint, out: LaunchOutcome) -> Timed:
@@ -295,23 +318,25 @@ def room_of(point: DesignPoint) -> tuple[Held, Held]:
     return working(point.gpu.spec.sm_count, sizes)
 
 
-def _walk_of(point: DesignPoint, answers: Held) -> Held:
-    """A launch's Walk, whose answers lie there until another one's do."""
-    warps, walked = point.warps, point.walked
-    walked.machine = walked.machine or _machine_of(point)
+def _walk_of(point: DesignPoint, answers: Held, uses: Held) -> Held:
+    """A launch's Walk, whose answers, and uses, lie there until another one's do."""
+    warps = point.warps
     return composed(
-        Walk, (walked.machine, slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
+        Walk, (_machine_of(point), slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
         (warps.traced, slice(2, 4)), (point.walked.lent.held, slice(2, 3)), (answers, slice(5)),
+        (uses, slice(2)),
     )  # fmt: skip
 
 
 def _machine_of(point: DesignPoint) -> Held:
-    """The detailed engine's record of a GPU, as far as caches go."""
-    inputs = point.inputs
-    return _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
+    """The detailed engine's record of a GPU, as far as caches go: of the first that the walk was asked for."""
+    inputs, walked = point.inputs, point.walked
+    sizes = inputs.trace.warps_per_block, point.residents, inputs.shared_bytes
+    walked.machine = walked.machine or _machine(point.gpu, *sizes)
+    return walked.machine
 
 
-@lru_cache(128)
+@lru_cache(1 << 10)  # points of a sweep, whose launches come one after the other
 def _machine(gpu: Gpu, warps_per_block: int, residents: int, shared_bytes: int) -> Held:
     return Held((caches_machine(gpu, warps_per_block, residents, shared_bytes),))
 

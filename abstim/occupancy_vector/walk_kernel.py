@@ -12,18 +12,26 @@ from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import asked_by
 from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FEW_WAYS, FIRST_CYCLES, L2_CYCLES, OPENED_ROWS, PIPE_PLACES
+from abstim.occupancy_vector.evenness import STRETCH_CYCLES, WINDOW_CYCLES, end_stretch, end_window
 from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import prefetch, split
-from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, place_in_l2, use
+from abstim.occupancy_vector.walk_tags import (
+    empty,
+    evict,
+    find,
+    free_way,
+    in_l1d,
+    oldest_way,
+    place_in_l1d,
+    place_in_l2,
+    use,
+)
+from abstim.occupancy_vector.walk_uses import note, note_store
 from functional.jit.marked import zero
 from functional.traces.line_record import EACH_SECTOR, SPREAD, words_of
 from functional.traces.trace import SECTOR_BYTES
 
-STRETCH_CYCLES = 64  # by which SMs may be apart
 MEETING_CYCLES = 2 * STRETCH_CYCLES  # in which SMs that ask for a line on its way go on together
-WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
-BURST_CYCLES = WINDOW_CYCLES * 7 // 12  # of a window: what a switch that queues at its inputs serves (2 - sqrt 2)
-FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 
@@ -61,7 +69,8 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
-    caches.totals[0].asks += 1
+    totals = caches.totals[0]
+    totals.asks += 1
     slice = caches.slices[number]
     held = slice.blocked <= time < slice.free  # who comes before it is blocked was only asked later
     if held:
@@ -71,14 +80,17 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
         leaves = place_in_l2(caches, k, line)
+        totals.l2_uses = rec.FAR_OFF if leaves else totals.l2_uses  # others do not compare with it
         found.dram_sectors = min(255, found.dram_sectors + leaves)
         caches.channel_sectors[channel] += leaves
-        caches.totals[0].port_sectors += leaves
+        totals.port_sectors += leaves
         row.valid = row.dirty = row.there = row.joined = row.written = 0
     use(caches, caches.l2, k)
+    how = rec.USED if words == NONE_WRITTEN else rec.WRITTEN
+    totals.l2_uses = note(walk.l2_uses, totals.l2_uses, 0, line, there, how, 0, 0)
     missed = sectors & ~row.valid
     if row.there <= time:
-        caches.totals[0].port_sectors += sectors_in(sectors & ~missed)
+        totals.port_sectors += sectors_in(sectors & ~missed)
     if words != NONE_WRITTEN:
         row.valid |= write_sectors(row, sectors, words)
         return time + L2_CYCLES
@@ -141,7 +153,7 @@ def held_up(found, row, access, time):
 
 def load(walk, caches, number, sm, line, sectors, time, access, found):
     """A load looks up L1D; returns when the tags have taken it."""
-    m, lines = walk.machine[0], caches.l1d
+    m, lines, totals, idle_by = walk.machine[0], caches.l1d, caches.totals[0], 0
     first = number * lines.size + set_of(m, line)
     k = in_l1d(walk, caches, number, first, line)
     wanted, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
@@ -157,9 +169,10 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
         if own + count > len(registers):
             time = held_up(found, registers[(own + count - 1) % len(registers)], access, time)
         if not there:
-            k = free_way(caches, lines, first, m.l1d_ways, time)
+            k, idle_by = free_way(caches, lines, first, m.l1d_ways, time), time
             if lines.used[k] >= caches.uses[0].before:
                 time = held_up(found, lines.row[k], access, time)
+            totals.l1d_uses = totals.l1d_uses if time == idle_by else rec.FAR_OFF
             take_way(walk, caches, number, k, line, time)
         row, before = lines.row[k], found.dram_sectors
         row.valid |= missed
@@ -173,6 +186,7 @@ def load(walk, caches, number, sm, line, sectors, time, access, found):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
         caches.missed[number] += count
     use(caches, lines, k)
+    totals.l1d_uses = note(walk.l1d_uses, totals.l1d_uses, number, line, there, rec.USED, idle_by, lines.row[k].there)
     if lines.row[k].joined & words_of(wanted):
         wait_for(walk, found, lines.row[k], access, time)
     return time
@@ -189,6 +203,7 @@ def take_way(walk, caches, number, k, line, time):
     m, lines, row = walk.machine[0], caches.l1d, caches.l1d.row[k]
     if row.dirty and lines.used[k] > caches.uses[0].before and m.l1d_write != WRITE_THROUGH:
         leaves = row.dirty if m.l1d_sectored else accesses.WHOLE_LINE
+        caches.totals[0].l1d_uses = rec.FAR_OFF
         ask_l2(walk, caches, lines.tag[k] - 1, leaves, np.int64(row.written), time, caches.code_found[0])
     place_in_l1d(caches, number, k, line)
 
@@ -202,21 +217,23 @@ def store(walk, caches, number, sm, line, sectors, words, time, access, found):
     there = k >= 0
     if not there:
         k = oldest_way(caches, lines, first, m.l1d_ways)
-    row = lines.row[k]
+    row, how = lines.row[k], rec.LOOKED_UP
     if m.l1d_write < WRITE_THROUGH:
         if there and not sectors & ~row.valid and row.there <= time:
-            if line >= accesses.LOCAL_LINE:
-                write_sectors(row, sectors, words)
-                use(caches, lines, k)
-                return
-            lines.tag[k], lines.used[k], row.valid = 0, caches.uses[0].before, 0
-            caches.uses[0].evicted = 1
+            how = rec.WRITTEN if line >= accesses.LOCAL_LINE else rec.EVICTED
     elif there or m.l1d_write_allocate:
+        how = rec.WRITTEN
         if not there:
             take_way(walk, caches, number, k, line, time)
             row.there = 0
+    if how == rec.WRITTEN:
         row.valid |= write_sectors(row, sectors, words)
         use(caches, lines, k)
+    elif how == rec.EVICTED:
+        evict(caches, lines, k)
+    note_store(walk, caches, number, line, there, how, row)
+    if m.l1d_write < WRITE_THROUGH and how == rec.WRITTEN:
+        return
     sectors = accesses.segment(m, sectors)
     leave_sm(walk, caches, number, sm, access, sectors, time)
     answered = ask_l2(walk, caches, line, sectors, words, time, found)
@@ -466,42 +483,6 @@ def settle(walk, caches, number, sm, slots, w):
         place(walk, caches, number, sm, slots, b, sm.clock)
 
 
-def counted(counts):
-    """(sum of all, the largest); all are zero then."""
-    whole = most = 0
-    for k in range(len(counts)):
-        whole, most = whole + counts[k], max(most, counts[k])
-        counts[k] = 0
-    return whole, most
-
-
-def end_stretch(caches, count, queues_at_outputs):
-    """What slices were asked for in a stretch, and by how many of some SMs, is added to its window."""
-    totals, most, asking = caches.totals[0], 0, 0
-    for number in range(count):
-        asking += caches.servers[number].asks
-        caches.servers[number].asks = 0
-    for k in range(len(caches.slice_sectors)):
-        most = max(most, caches.slice_sectors[k])
-        caches.window_sectors[k] += caches.slice_sectors[k]
-        caches.slice_sectors[k] = 0
-    totals.bursts += 0 if queues_at_outputs else most * asking
-    totals.asking = max(totals.asking, asking)
-
-
-def end_window(caches, count):
-    """How unevenly slices and channels were busy in a window is added up; a slice, as all SMs that ask are served.
-    Where packets queue before a switch, bursts at one slice after the other are served one after the other."""
-    totals = caches.totals[0]
-    whole, most = counted(caches.window_sectors)
-    totals.slice_sectors += whole
-    totals.busiest_slice += max(most * totals.asking, min(totals.bursts, BURST_CYCLES * count))
-    totals.bursts = totals.asking = 0
-    whole, most = counted(caches.channel_sectors)
-    totals.channel_sectors += max(whole, FEW_SECTORS * len(caches.channel_sectors))
-    totals.busiest_channel += max(most, FEW_SECTORS)
-
-
 def lateness(walk, caches, number, sm, slot):
     """How much later a warp goes on, as what it waits for left the SM after what came later."""
     if not slot.asked:
@@ -532,16 +513,15 @@ def walk_sm(walk, caches, number, sm, own, slots, limit):
                 settle(walk, caches, number, sm, slots, w)
 
 
-def empty(caches, sm_count):
-    """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
+def begin(caches, sm_count):
+    """Caches that hold nothing, before SMs that have asked for nothing."""
     for counts in (caches.servers, caches.missed, caches.starts, caches.fetched, caches.read, caches.banks):
         zero(counts)
     for counts in (caches.slices, caches.open_rows, caches.opened, caches.channel_sectors, caches.slice_sectors):
         zero(counts)
     zero(caches.window_sectors)
     zero(caches.totals)
-    caches.uses[0].latest += 1
-    caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
+    empty(caches)
     caches.shares[0].l2 = 1 + sm_count / len(caches.slice_sectors)
     caches.shares[0].dram = sm_count / len(caches.channel_sectors)
 
@@ -568,7 +548,7 @@ def walk_caches(walk, caches, told, sms, slots):
     warp slots, those of an SM one after the other."""
     limit, count = 0, len(told)
     left, size = count, walk.machine[0].warps_per_block * walk.machine[0].blocks_per_sm
-    empty(caches, count)
+    begin(caches, count)
     for number in range(count):
         start(walk, caches, number, sms[number], told[number], slots[number * size : (number + 1) * size])
     while left:
@@ -585,14 +565,3 @@ def walk_caches(walk, caches, told, sms, slots):
         sm, own = sms[number], told[number]
         serve(walk, caches, number, sm, rec.FAR_OFF)
         own.sectors, own.dram_sectors, own.held, own.longest = sm.sectors, sm.dram_sectors, sm.held, sm.longest
-
-
-def find_evenness(caches, count, found):
-    """What a walk found of a launch as a whole is a FOUND."""
-    totals = caches.totals[0]
-    slices = totals.busiest_slice * len(caches.slice_sectors) / max(1, totals.slice_sectors * count)
-    channels = totals.busiest_channel * len(caches.channel_sectors) / max(1, totals.channel_sectors)
-    found.slice_imbalance, found.channel_imbalance = max(1.0, slices), max(1.0, channels)
-    found.rows_a_sector = totals.rows_opened / max(1, totals.dram_reads)
-    found.in_runs = 1 - totals.asks / max(1, totals.slice_sectors)
-    found.port_share = totals.port_sectors / max(1, totals.slice_sectors)

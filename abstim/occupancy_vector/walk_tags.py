@@ -4,7 +4,6 @@ this walk has left there is none."""
 import numpy as np
 
 from abstim.engine.accesses import sectors_in
-from abstim.engine.address_map import l2_set_of, slice_of
 from abstim.engine.warp_slots import ONE, lowest
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import FEW_WAYS, FILLED_WAYS, HINTS, MOST_WAYS
@@ -96,22 +95,18 @@ def free_way(caches, lines, first, ways, time):
 
 def place_in_l2(caches, k, line):
     """A line takes a way of L2; returns how many sectors leave that for DRAM."""
-    totals, own = caches.totals[0], caches.l2.used[k] > caches.uses[0].before
+    before = caches.l2.used[k]
     caches.l2.tag[k] = line + 1
-    totals.driven_out |= own
-    if not totals.driven_out:
-        caches.placed[totals.placed] = line
-        totals.placed += 1
-    return sectors_in(caches.l2.row[k].dirty) if own else 0
+    return sectors_in(caches.l2.row[k].dirty) if before > caches.uses[0].before else 0
 
 
-def fits_l2(machine, lines, counts, found):
-    """Do some lines fit into L2 together? `counts`: zeros, by set."""
-    m, found[0] = machine[0], 1
-    for n in range(len(lines)):
-        number, _, _, in_slice = slice_of(m, lines[n])
-        place = number * m.l2_sets + l2_set_of(m, in_slice)
-        counts[place] += 1
-        if counts[place] > m.l2_ways:
-            found[0] = 0
-            return
+def empty(caches):
+    """Nothing is in any cache: what lines are left are of uses before."""
+    caches.uses[0].latest += 1
+    caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
+
+
+def evict(caches, lines, k):
+    """A line leaves its way, which is free."""
+    lines.tag[k], lines.used[k] = 0, caches.uses[0].before
+    caches.uses[0].evicted = 1

@@ -145,8 +145,8 @@ class Body(Memory):
                 )
         return value
 
-    def text(self, exported: bool) -> str:
-        """The definition."""
+    def text(self, exported: bool, more: str = "") -> str:
+        """The definition, with `more` attributes."""
         results = [v for v in _each(self.returned.types()) if isinstance(v, VALUES)]
         type_ = aggregate(results)
         self.lines.append("exit:")
@@ -159,7 +159,7 @@ class Body(Memory):
                 whole = self.new(f"insertvalue {type_} {whole}, {llvm_type(value)} {value.name}, {k}")
             self.lines.append(f"  ret {type_} {whole}")
         kind = "" if exported else "internal "
-        head = f"define {kind}{type_} @{self.name}({', '.join(self.parameters)}) {self.function.attributes} {{"
+        head = f"define {kind}{type_} @{self.name}({', '.join(self.parameters)}) {self.function.attributes}{more} {{"
         return "\n".join([head, "entry:", *self.rooms, *self.lines, "}"])
 
     def statements(self, nodes: Iterable[ast.stmt]) -> None:
@@ -455,8 +455,9 @@ class Unit(Module):
 
     body = Body
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Known, inlines: bool = False) -> None:
         super().__init__(known)
+        self.inlines = inlines  # whatever is not outlined, wherever it is called
         self._made: dict[Any, tuple[str, Any]] = {}
         self._count = 0
 
@@ -480,5 +481,7 @@ class Unit(Module):
             name = name or function.symbol
             body = self.body(self, function, given, name or f"{function.__name__}.{self._count}")
             self._made[key] = body.name, body.returned.types()
-            self.texts.append(body.text(bool(name) and not function.inline))
+            exported = bool(name) and not function.inline
+            is_part = self.inlines and not exported and not function.outlined
+            self.texts.append(body.text(exported, " alwaysinline" if is_part else ""))
         return self._made[key]

@@ -188,11 +188,11 @@ class OccupancyPlanner(Planner):
     @staticmethod
     def _in_order(group: list[Job]) -> list[Job]:
         """Those whose caches answer alike are side by side, whatever was varied first, since few walks are kept; those
-        with the largest L2 first, whose walk may be the others', too."""
-        from abstim.occupancy_vector.design_points import in_l2, walking
+        with the largest caches first, whose walk may be the others', too."""
+        from abstim.occupancy_vector.design_points import in_caches, walking
 
         alike = grouped(group, lambda job: (walking(job.gpu), job.blocks_per_sm))
-        return [job for jobs in alike.values() for job in sorted(jobs, key=lambda job: in_l2(job.gpu))]
+        return [job for jobs in alike.values() for job in sorted(jobs, key=lambda job: in_caches(job.gpu))]
 
     def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
         return CHUNK_POINTS
