@@ -79,12 +79,7 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
     row = caches.l2.row[k]
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
-        leaves = place_in_l2(caches, k, line)
-        totals.l2_uses = rec.FAR_OFF if leaves else totals.l2_uses  # others do not compare with it
-        found.dram_sectors = min(255, found.dram_sectors + leaves)
-        caches.channel_sectors[channel] += leaves
-        totals.port_sectors += leaves
-        row.valid = row.dirty = row.there = row.joined = row.written = 0
+        make_place(caches, k, line, channel, found)
     use(caches, caches.l2, k)
     how = rec.USED if words == NONE_WRITTEN else rec.WRITTEN
     totals.l2_uses = note(walk.l2_uses, totals.l2_uses, 0, line, there, how, 0, 0)
@@ -112,6 +107,16 @@ def ask_l2(walk, caches, line, sectors, words, time, found):
         return max(comes, time + L2_CYCLES)
     # SMs that come to a line one soon after the other go on together: who came later would else overtake who asked
     return time + DRAM_CYCLES if comes + MEETING_CYCLES >= time + DRAM_CYCLES else max(comes, time + L2_CYCLES)
+
+
+def make_place(caches, k, line, channel, found):
+    """A line that L2 lacks takes place `k`; what is dirty there goes to DRAM."""
+    totals, row, leaves = caches.totals[0], caches.l2.row[k], place_in_l2(caches, k, line)
+    totals.l2_uses = rec.FAR_OFF if leaves else totals.l2_uses  # others do not compare with it
+    found.dram_sectors = min(255, found.dram_sectors + leaves)
+    caches.channel_sectors[channel] += leaves
+    totals.port_sectors += leaves
+    row.valid = row.dirty = row.there = row.joined = row.written = 0
 
 
 def join(row, sectors, most):

@@ -37,8 +37,7 @@ def machine_timed_blocks(
     blocks = alignment.machine_blocks(code, program)
     alignment.align(blocks, program, kinds)
     matching = Matching(blocks, program, kinds)
-    rows: list[Row] = []
-    timed: list[TimedBlock] = []
+    rows, timed = list[Row](), list[TimedBlock]()
     words: dict[Address | None, int] = {}
     for block in blocks:
         start = first_row + len(rows)
