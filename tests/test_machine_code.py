@@ -597,3 +597,42 @@ def test_reductions_without_a_result_are_atomics(gpu):
     """RED on the A100, REDG on the H100: those of all threads to one address take their time in L2."""
     one, many = (abstim.run(f"micro_atomics:global_{n}", gpu).launches[0] for n in (1, 4096))
     assert one.matched_access_share == 1 and one.cycles > 4 * many.cycles
+
+
+@needs_tools
+def test_a_vote_for_a_uniform_guard_chooses_no_lane(tmp_path) -> None:
+    """One thread begins an `mbarrier`, under a guard that its warp votes for: all others come to the barrier behind it,
+    too, which is in the same machine block."""
+    path = tmp_path / "k.ptx"
+    path.write_text(
+        """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 o, .param .u32 n)
+{
+.reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+.shared .align 8 .b8 bar[8];
+ld.param.u64 %rd1, [o];
+ld.param.u32 %r3, [n];
+mov.u32 %r1, %tid.x;
+setp.ne.s32 %p1, %r1, 0;
+@%p1 bra BEGUN;
+mov.u32 %r2, bar;
+mbarrier.init.shared.b64 [%r2], %r3;
+BEGUN:
+barrier.sync 0;
+mov.u32 %r4, bar;
+mbarrier.arrive.shared.b64 %rd2, [%r4];
+WAIT:
+mbarrier.test_wait.shared.b64 %p2, [%r4], %rd2;
+@!%p2 bra WAIT;
+mul.wide.u32 %rd3, %r1, 4;
+add.s64 %rd1, %rd1, %rd3;
+st.global.u32 [%rd1], %r1;
+ret;
+}
+"""
+    )
+    launch = abstim.load(path).kernel().launch(1, 128, [np.zeros(128, np.int32), 128])
+    (timed,) = abstim.run(launch, gpu="h100").launches
+    assert timed.timed_instructions % 4 == 0 and timed.timed_instructions >= 4 * 20

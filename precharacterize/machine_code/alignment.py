@@ -251,9 +251,10 @@ def _effects(block: MachineBlock, program: Program, kinds: Sequence[int], before
     for instruction, i in zip(block.code, block.ptx, strict=True):
         if i < 0 or not _is_anchor(instruction, program.instructions[i], kinds[i]):
             continue
-        here = program.block_of(i)
-        branched = instruction.guard and program.instructions[i].guard is None and len(before[here]) == 1
-        found.add(before[here][0] if branched and not is_aggregated(block, i) else here)
+        here, source = program.block_of(i), program.instructions[i]
+        branched = instruction.guard and source.guard is None and len(before[here]) == 1
+        chosen = source.opcode in ("atom", "red") and is_aggregated(block, i)
+        found.add(before[here][0] if branched and not chosen else here)
     return found
 
 
