@@ -63,7 +63,7 @@ def executed(name: str, launch: int = 0):
 
 def test_work_is_what_the_trace_says():
     trace, kernel = executed("hard_changing_data")
-    work = block_work([trace], REAL, slow_code(kernel), 1)[0]
+    work = block_work([trace], REAL, slow_code(kernel, False), 1)[0]
     lines, data = line_of(trace.records), is_data(line_of(trace.records))
     ends = trace.record_offsets[:: trace.warps_per_block]
     before: set[int] = set()
@@ -88,7 +88,7 @@ def test_what_an_argument_decides_is_counted():
 
     def totals(name, launch=0):
         trace, kernel = executed(name, launch)
-        return block_work([trace], REAL, slow_code(kernel), 8)[0].counts.sum(0)
+        return block_work([trace], REAL, slow_code(kernel, False), 8)[0].counts.sum(0)
 
     strides = [next(a for a in x.arguments if isinstance(a, int)) for x in open_target("hard_bank_strides").launches]
     one, many = (totals("hard_bank_strides", strides.index(stride)) for stride in (1, 16))

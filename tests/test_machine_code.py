@@ -504,50 +504,6 @@ def test_an_unrolled_loop_is_timed_by_rounds() -> None:
     assert code.numbers[:, 1].max() > 1 and re.match(r"machine code \(ptxas V[\d.]+ for sm_\d+\)", code.description)
 
 
-REMAINDERS = """.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 p, .param .u32 n, .param .u32 rounds)
-{
-.reg .pred %p<2>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
-ld.param.u64 %rd1, [p];
-ld.param.u32 %r1, [n];
-ld.param.u32 %r2, [rounds];
-mov.u32 %r3, %tid.x;
-mov.f32 %f1, 0f3F800000;
-L:
-rem.s32 %r4, %r3, %r1;
-mul.wide.s32 %rd2, %r4, 4;
-add.s64 %rd3, %rd1, %rd2;
-ld.global.f32 %f2, [%rd3];
-fma.rn.f32 %f1, %f1, %f2, %f2;
-add.s32 %r5, %r3, 977;
-rem.s32 %r6, %r5, %r1;
-mul.wide.s32 %rd4, %r6, 4;
-add.s64 %rd5, %rd1, %rd4;
-ld.global.f32 %f3, [%rd5];
-fma.rn.f32 %f1, %f1, %f3, %f3;
-add.s32 %r3, %r5, 977;
-add.s32 %r2, %r2, -1;
-setp.ne.s32 %p1, %r2, 0;
-@%p1 bra L;
-st.global.f32 [%rd1], %f1;
-ret;
-}
-"""
-
-
-@needs_tools
-@pytest.mark.parametrize("name", ["rtx3080", "h100"])
-def test_parameters_that_a_loop_divides_by_are_no_accesses_of_its_rounds(name, tmp_path) -> None:
-    """They are fetched in front of the loop, once for each division: that was taken for two rounds of it."""
-    (tmp_path / "k.ptx").write_text(REMAINDERS)
-    given = np.ones(4096, np.float32), 4096, 7
-    launch = abstim.load(tmp_path / "k.ptx").kernel("k").launch(grid=2, block=64, args=given)
-    (found,) = abstim.run(launch, load_gpu(name, ["sm_count=4"])).launches
-    assert set(found.timed_shares.values()) == {1.0} and found.operations["fp32"] == 2 * 64 * 7 * 2 * 2
-
-
 def test_what_counts_ptx_instructions_refuses_machine_code() -> None:
     with pytest.raises(InputError, match="machine code"):
         refuse_machine_code(GPU, "this counts")
@@ -597,42 +553,3 @@ def test_reductions_without_a_result_are_atomics(gpu):
     """RED on the A100, REDG on the H100: those of all threads to one address take their time in L2."""
     one, many = (abstim.run(f"micro_atomics:global_{n}", gpu).launches[0] for n in (1, 4096))
     assert one.matched_access_share == 1 and one.cycles > 4 * many.cycles
-
-
-@needs_tools
-def test_a_vote_for_a_uniform_guard_chooses_no_lane(tmp_path) -> None:
-    """One thread begins an `mbarrier`, under a guard that its warp votes for: all others come to the barrier behind it,
-    too, which is in the same machine block."""
-    path = tmp_path / "k.ptx"
-    path.write_text(
-        """.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 o, .param .u32 n)
-{
-.reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>;
-.shared .align 8 .b8 bar[8];
-ld.param.u64 %rd1, [o];
-ld.param.u32 %r3, [n];
-mov.u32 %r1, %tid.x;
-setp.ne.s32 %p1, %r1, 0;
-@%p1 bra BEGUN;
-mov.u32 %r2, bar;
-mbarrier.init.shared.b64 [%r2], %r3;
-BEGUN:
-barrier.sync 0;
-mov.u32 %r4, bar;
-mbarrier.arrive.shared.b64 %rd2, [%r4];
-WAIT:
-mbarrier.test_wait.shared.b64 %p2, [%r4], %rd2;
-@!%p2 bra WAIT;
-mul.wide.u32 %rd3, %r1, 4;
-add.s64 %rd1, %rd1, %rd3;
-st.global.u32 [%rd1], %r1;
-ret;
-}
-"""
-    )
-    launch = abstim.load(path).kernel().launch(1, 128, [np.zeros(128, np.int32), 128])
-    (timed,) = abstim.run(launch, gpu="h100").launches
-    assert timed.timed_instructions % 4 == 0 and timed.timed_instructions >= 4 * 20

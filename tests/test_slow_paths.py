@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from both_executors import run
@@ -9,16 +11,20 @@ from ptx_kernels import module
 from test_machine_code import needs_tools
 
 import abstim
+from abstim.gpu.config import load_gpu
+from abstim.study.sample.automatic import _equal_blocks
+from abstim.study.sample.sampler import opened
+from abstim.targets.resolve import open_target
 from functional.programs.link import link
 
 F32 = np.array([1.0, 3.0, 0.0, -0.0, 1e-40, 1e-31, 3e38, np.inf, np.nan, -2.0, 2.0**-101, 2.0**-102], np.float32)
 F64 = np.array([1.0, 3.0, 0.0, -0.0, 1e-310, 1e-292, 1.5e308, np.inf, np.nan, -2.0, 2.0**-969, 2.0**-971])
-KERNEL = """.entry k(.param .u64 a, .param .u64 b, .param .u64 o) {{ 
+KERNEL = """.entry k(.param .u64 a, .param .u64 b, .param .u64 o) {{
 .reg .b{bits} %x<4>; .reg .b32 %r<4>; .reg .b64 %rd<9>;
 ld.param.u64 %rd1, [a];
 ld.param.u64 %rd2, [b];
 ld.param.u64 %rd3, [o];
-mov.u32 %r1, %tid.x;
+mov.u32 %r1, {index};
 mul.wide.u32 %rd4, %r1, {bytes};
 add.s64 %rd1, %rd1, %rd4;
 add.s64 %rd2, %rd2, %rd4;
@@ -29,14 +35,25 @@ ld.global.b{bits} %x2, [%rd2];
 st.global.b{bits} [%rd3], %x3;
 ret;
 }}"""
-BOTH = "{name} %x3, %x1, %x2;"
-ONE = "{name} %x3, %x1;"
+
+
+def text_of(code: str, of: np.ndarray, index: str = "%tid.x") -> str:
+    """A kernel that makes one element of two; `code`: how, or an instruction by its name."""
+    if ";" not in code:
+        code = f"{code} %x3, %x1, %x2;" if code.startswith(("div", "rem", "add")) else f"{code} %x3, %x1;"
+    return KERNEL.format(bits=8 * of.itemsize, bytes=of.itemsize, code=code, index=index)
+
+
+def written(folder: Path, text: str) -> Path:
+    """A file of it."""
+    path = folder / "k.ptx"
+    path.write_text(".version 8.0\n.target sm_75\n.address_size 64\n.visible " + text)
+    return path
 
 
 def slow_lanes(name: str, a: np.ndarray, b: np.ndarray) -> int:
     """Lanes that take the slow path of an instruction of one or two operands, by number, as both executors say."""
-    code = (BOTH if name.startswith(("div", "rem", "add")) else ONE).format(name=name)
-    text = KERNEL.format(bits=8 * a.itemsize, bytes=a.itemsize, code=code)
+    text = text_of(name, a)
     _, trace = run(text, {"a": a, "b": b, "o": np.zeros_like(a)}, block=len(a), native=True)
     path = link(module(text), "k").slow_paths
     (number,) = path.values()
@@ -71,8 +88,8 @@ def test_executors_agree_on_all_pairs(name, first, second):
 
 def test_a_guarded_division_takes_it_in_lanes_that_divide():
     code = ".reg .pred %p; setp.lt.u32 %p, %r1, 2;\n@%p div.rn.f32 %x3, %x1, %x2;"
-    text = KERNEL.format(bits=32, bytes=4, code=code)
     zeros = np.zeros(8, np.float32)
+    text = text_of(code, zeros)
     _, trace = run(text, {"a": zeros, "b": zeros + 1, "o": zeros.copy()}, block=8)
     (number,) = link(module(text), "k").slow_paths.values()
     assert trace.masks[trace.blocks == number].tolist() == [0b11]
@@ -84,11 +101,7 @@ def test_no_slow_path_without_a_lane_that_takes_it():
 
 def timed(folder, name: str, a: np.ndarray, b: np.ndarray, gpu: str):
     """The launch of an instruction on a GPU."""
-    path = folder / f"{name}.ptx"
-    code = (BOTH if name.startswith(("div", "rem", "add")) else ONE).format(name=name)
-    head = ".version 8.0\n.target sm_75\n.address_size 64\n.visible "
-    path.write_text(head + KERNEL.format(bits=8 * a.itemsize, bytes=a.itemsize, code=code))
-    launch = abstim.load(path).kernel().launch(1, 32, [a, b, np.zeros_like(a)])
+    launch = abstim.load(written(folder, text_of(name, a))).kernel().launch(1, 32, [a, b, np.zeros_like(a)])
     return abstim.run(launch, gpu=gpu).launches[0]
 
 
@@ -125,3 +138,15 @@ def test_what_always_calls_a_subroutine_is_timed_with_it(tmp_path, name):
     a = np.ones(32, {"u16": np.uint16, "u64": np.uint64}.get(name[-3:], np.float64))
     divided, added = (timed(tmp_path, n, a, a, "h100") for n in (name, "add" + name[name.rindex(".") :]))
     assert divided.timed_instructions >= added.timed_instructions + 10
+
+
+@needs_tools
+@pytest.mark.parametrize(("gpu", "alike"), [("h100", False), ("gtx480", True)])
+def test_thread_blocks_some_of_which_take_it_are_not_alike(tmp_path, gpu, alike):
+    """Where machine code is timed, nothing is said of some thread blocks by others: zeros may be anywhere."""
+    values = np.repeat([1, 0], 16).astype(np.float32)  # of which each thread block divides its own
+    kernel = abstim.load(written(tmp_path, text_of("div.rn.f32", values, "%ctaid.x"))).kernel()
+    ones = np.ones_like(values)
+    case = open_target(kernel.launch(32, 32, [values, ones, ones.copy()]))
+    program = opened(case, load_gpu(gpu, ["sm_count=1"]), online=True)
+    assert (_equal_blocks(program, 0) is not None) == alike

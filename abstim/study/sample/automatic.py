@@ -131,7 +131,7 @@ def regular(program: SampledProgram, asked: Bool[np.ndarray, " launch"]) -> Bool
     for number in np.flatnonzero(found).tolist():  # a stream makes each launch as it is looked at
         launch = program.case.launches[number]
         waits = launch.cluster.total > 1 or bool(launch.grid_workspace)
-        found[number] = not waits and not data_decide(launch.program)
+        found[number] = not waits and not data_decide(launch.program, program.launches.slow_paths)
     return found
 
 
@@ -303,13 +303,13 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
 
 def _work_of_blocks(program: SampledProgram, number: int, trace: Trace) -> BlockWork:
     kernel, resident = program.session.launch(number).program, program.session.blocks_per_sm(number, program.gpu)
-    return block_work([trace], program.gpu, slow_code(kernel), resident)[0]
+    return block_work([trace], program.gpu, slow_code(kernel, program.launches.slow_paths), resident)[0]
 
 
 def _equal_blocks(program: SampledProgram, number: int) -> float | None:
     """Warp instructions of a launch whose thread blocks do the same, by some of them; None where data decide."""
     launches, launch = program.launches, program.session.launch(number)
-    all_of = launches.signatures is None or data_decide(launch.program)
+    all_of = launches.signatures is None or data_decide(launch.program, launches.slow_paths)
     if all_of:
         trace = launches.trace(number)
     else:
@@ -349,7 +349,7 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
     session, pieces = program.session, [trace for trace, _ in executed.pieces]
-    slow = slow_code(session.launch(number).program)
+    slow = slow_code(session.launch(number).program, program.launches.slow_paths)
     counted: dict[bytes, list[BlockWork]] = {}
     found = []
     for gpu in gpus:

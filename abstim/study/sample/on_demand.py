@@ -87,15 +87,15 @@ class OnDemand(Traces):
     Where no launch of the program decides what another does (`programs.dependence`), each is executed alone, and
     `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
     before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
-    values decide no control flow and no address, wrong elsewhere. `slow_paths` are part of a trace, too, of which
-    machine code makes something. `keep`: traces, once executed; otherwise each is
-    dropped with its launch. `seconds` is wall-clock time of all threads."""
+    values decide no control flow and no address, wrong elsewhere. `slow_paths`: traces have those of divisions and
+    roots, for machine code, which data decide, too. `keep`: traces, once executed; otherwise each is dropped with its
+    launch. `seconds` is wall-clock time of all threads."""
 
     def __init__(
         self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
         slow_paths: bool = False,
     ) -> None:  # fmt: skip
-        self.case, self.keep = case, keep or bool(given)
+        self.case, self.keep, self.slow_paths = case, keep or bool(given), slow_paths
         self.signatures = None if given else signatures(case, slow_paths)
         self.alone = partial or self.signatures is not None
         self.given = bool(given)
@@ -106,7 +106,7 @@ class OnDemand(Traces):
         self._memory = None if given else case.memory.copy()
         self._executor = chosen_executor()
         self._opened: dict[int, ThreadBlocks] = {
-            number: ThreadBlocks(launch, self._run, trace)
+            number: ThreadBlocks(launch, self._run, self._asked_for(launch, trace))
             for number, (launch, trace) in enumerate(zip(case.launches, given, strict=False))
         }
 
@@ -132,7 +132,10 @@ class OnDemand(Traces):
                 trace = execute_launch(self._executor, launch, self._memory, budget, list(thread_blocks))
             self.executed_instructions += float(trace.warp_instructions.sum())
             self.seconds += perf_counter() - started
-        return trace
+        return self._asked_for(launch, trace)
+
+    def _asked_for(self, launch: Launch, trace: Trace) -> Trace:
+        return trace if self.slow_paths else trace.without_slow_paths(len(launch.program.code_blocks))
 
     def look_at(self, number: int, thread_blocks: Sequence[int]) -> Trace:
         """Execute some thread blocks of a launch that can be executed alone, and again later if need be."""

@@ -123,7 +123,7 @@ def _some_of(program: SampledProgram, number: int, cheap: float) -> SomeBlocks:
     launch, launches = program.case.launches[number], program.launches
     run, whole = partial(launches.look_at, number), launch.thread_blocks
     executed = launches.signatures is None  # elsewhere: its program need not be PTX
-    most = whole if executed or data_decide(launch.program) else PROFILED_BLOCKS
+    most = whole if executed or data_decide(launch.program, launches.slow_paths) else PROFILED_BLOCKS
     if executed or (launches.keep and whole <= most):
         return SomeBlocks(whole, ((launches.trace(number), 1.0),))
     found = execute_some(run, whole, most)
@@ -151,15 +151,15 @@ def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     return numbered(program.launches.signatures)
 
 
-_DECIDED: dict[tuple[str, str], bool] = {}  # of kernels of a module's text
+_DECIDED: dict[tuple[str, str, bool], bool] = {}  # of kernels of a module's text
 
 
-def data_decide(kernel: Program) -> bool:
-    """Whether what a kernel's warps execute, or where they read and write, may depend on what memory holds: then thread
-    blocks of one launch may do different amounts of work."""
-    key = kernel.digest, kernel.name
+def data_decide(kernel: Program, slow_paths: bool) -> bool:
+    """Whether what a kernel's warps execute, `slow_paths` too, or where they read and write, may depend on what memory
+    holds: then thread blocks of one launch may do different amounts of work."""
+    key = kernel.digest, kernel.name, slow_paths
     if key not in _DECIDED:
-        found = trace_inputs(kernel)
+        found = trace_inputs(kernel, slow_paths)
         _DECIDED[key] = found is None or bool(found.contents)
     return _DECIDED[key]
 

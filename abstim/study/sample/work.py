@@ -152,9 +152,11 @@ class BlockWork:
         return np.column_stack([self.instructions, self.counts])
 
 
-def slow_code(program: Program) -> Int64[np.ndarray, " bb"]:
-    """Number of `SLOW` instructions in each basic block."""
-    return np.array(program.in_blocks([any(p in latency_class(i) for p in SLOW) for i in program.instructions]))
+def slow_code(program: Program, slow_paths: bool) -> Int64[np.ndarray, " bb"]:
+    """Number of `SLOW` instructions in each basic block; a slow path counts as one, where `slow_paths` are timed."""
+    found = np.array(program.in_blocks([any(p in latency_class(i) for p in SLOW) for i in program.instructions]))
+    found[len(program.code_blocks) :] = slow_paths
+    return found
 
 
 def block_work(traces: Sequence[Trace], gpu: Gpu, slow: np.ndarray, blocks_per_sm: int) -> list[BlockWork]:
