@@ -47,7 +47,7 @@ USUAL_SHARED_BYTES = 48 << 10  # that a thread block can have
 def most_shared_bytes(gpu: Gpu) -> int:
     """Shared memory that a thread block can have where it asks for more."""
     spec = gpu.spec
-    reserved = 1024 if spec.shared_bytes_per_sm > 96 << 10 else 0  # from 8.0 on, which the reference's GPUs do not count
+    reserved = 1024 if spec.shared_bytes_per_sm > 96 << 10 else 0  # an SM keeps it for a block from 8.0 on
     return max(USUAL_SHARED_BYTES, spec.shared_bytes_per_sm - reserved)
 
 
