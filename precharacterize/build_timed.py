@@ -6,12 +6,18 @@ registers are the registers."""
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import pairwise
 
+from msgspec import structs
+
 from functional.keep.kept import Kept, key
+from functional.programs.link import link
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register
+from functional.ptx.parser import open_bytes
+from functional.ptx.source import for_assembler, one_a_line
 from precharacterize import build
 from precharacterize import timed_code as timed
 from precharacterize.build import MEMORY, Row
@@ -170,7 +176,8 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     code = [i for name in functions for i in assembly.functions.get(name, [])]
     description, vanished = f"{timed.HOISTED} ({assembly.made_by})", set[int]()
     if code:
-        machine_rows, machine = machine_timed_blocks(code, program, kinds, pipeline, table.register_count, len(rows))
+        placed = with_own_lines(program)
+        machine_rows, machine = machine_timed_blocks(code, placed, kinds, pipeline, table.register_count, len(rows))
         rows += machine_rows
         for block in machine:  # its rivals counted from the first timed block of all
             block.rivals = [r + len(program.blocks) for r in block.rivals]
@@ -222,8 +229,26 @@ def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: 
 
 
 def assembly_of(program: Program, architecture: str) -> Assembly:
-    """A program's machine code, whose PTX instructions are known by their lines."""
-    lines = [i.line for i in program.instructions]
-    if len(set(lines)) < len(lines):
-        return Assembly("the PTX has several instructions in a line")
-    return assemble(program.path, program.digest, architecture)
+    """A program's machine code, whose PTX instructions are known by their lines: made of the same text with a
+    statement a line, where instructions share lines."""
+    text = for_assembler(program.path, program.digest)
+    if text is None or not shares_lines(program):
+        return assemble(text, program.digest, architecture)
+    if shares_lines(with_own_lines(program)):
+        return Assembly("the PTX has several instructions in a statement")
+    return assemble(one_a_line(text), f"{program.digest}, a statement a line", architecture)
+
+
+def shares_lines(program: Program) -> bool:
+    """Do several instructions stand in one line?"""
+    return len({i.line for i in program.instructions}) < len(program.instructions)
+
+
+def with_own_lines(program: Program) -> Program:
+    """The program with the lines of `one_a_line`, where instructions share lines of the PTX."""
+    text = for_assembler(program.path, program.digest) if shares_lines(program) else None
+    if text is None:
+        return program
+    again = link(open_bytes(one_a_line(text), program.path), program.name)
+    pairs = zip(program.instructions, again.instructions, strict=True)
+    return replace(program, instructions=tuple(structs.replace(i, line=own.line) for i, own in pairs))

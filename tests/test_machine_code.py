@@ -270,9 +270,16 @@ def test_halves_of_a_register_wait_for_it() -> None:
     assert load and names.index("%rd3") in stores[0] and names.index("%r2") not in stores[0]
 
 
-def test_several_instructions_in_a_line_are_not_told_apart() -> None:
-    code = program("mov.b32 %r1, 1; mov.b32 %r2, %r1;")
-    assert "line" in assembly_of(code, "sm_86").made_by
+@needs_tools
+def test_several_instructions_in_a_line_are_told_apart(tmp_path) -> None:
+    text, found = HEAD + SEEN_BY_OTHERS + "\nst.global.u32 [%rd2+4], %r2; // done; done\nret;\n}\n", []
+    for name, lines in (("apart", text), ("joined", text.replace(";\nadd", "; /* next; */ add"))):
+        (tmp_path / name).write_text(lines)
+        code = link(open_module(tmp_path / name), "k")
+        found.append(build_timed_code(code, GPU.pipeline, assembly_of(code, "sm_86")))
+    assert found[1].description == found[0].description and "machine code" in found[0].description
+    assert found[1].origins.tolist() == found[0].origins.tolist()
+    assert found[1].table.kind.tolist() == found[0].table.kind.tolist()
 
 
 def test_time_does_not_follow_the_clock() -> None:

@@ -80,6 +80,14 @@ def for_assembler(path: str, digest: str) -> bytes | None:
     return text if text is None else text.decode("utf-8", "replace").encode("ascii", "replace")
 
 
+_STATEMENT_END = re.compile(rb'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|;(?=[^\n]*\S)', re.DOTALL)
+
+
+def one_a_line(text: bytes) -> bytes:
+    """PTX text in which every statement begins a line."""
+    return _STATEMENT_END.sub(lambda found: found[0] + b"\n" * (found[0] == b";"), text)
+
+
 def ptx_text(program: Program) -> str:
     """The PTX, if it is still where it was read, and as it was; else nothing."""
     return (unchanged(program.path, program.digest) or b"").decode("utf-8", "replace")

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from functional.keep.kept import Kept, key
-from functional.ptx.source import for_assembler
 
 NO_SCOREBOARD = 7
 
@@ -169,12 +168,12 @@ class Assembly:
         return msgspec.msgpack.decode(self.encoded, type=dict[str, list[MachineInstruction]])
 
 
-def assemble(path: str, digest: str, architecture: str) -> Assembly:
-    """Machine code of the PTX file at `path`, whose text has the SHA-256 `digest`, for "sm_86" or so."""
+def assemble(text: bytes | None, digest: str, architecture: str) -> Assembly:
+    """Machine code of PTX (None: it is no longer there), which `digest` names, for "sm_86" or so."""
     if not toolkits():
         lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if tool(name) is None)
         return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
-    if (text := for_assembler(path, digest)) is None:
+    if text is None:
         return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
     for each in toolkits():
