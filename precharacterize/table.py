@@ -46,6 +46,8 @@ class PipelineParameters(HashedOnce):
     register_banks: int
     instructions_per_fetch: int
     fetch_line_instructions: int  # of an L1I line
+    branch_cycles: int  # from what goes back, jumps or calls to the issue of its target
+    return_cycles: int  # and from a return, or a branch to an address in a register
 
     @property
     def key(self) -> str:

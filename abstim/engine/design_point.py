@@ -232,6 +232,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "window_cycles": NEVER if spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
         # pure delays: what the parameters say less the stations that the memory side has of its own
         "slice_delay": slice_delay, "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
+        "fence_delay": max(params.fence_cycles, slice_delay + max(0, params.l2_reply_cycles - REPLY_STATIONS)),
         "miss_delay": max(0, params.dram_reply_cycles - REPLY_STATIONS - 1),
         **dram_values(gpu),
     }  # fmt: skip

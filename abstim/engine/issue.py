@@ -266,8 +266,8 @@ def follow_copies(c, w, row, record, result, time):
 def await_registers(c, w, time):
     """Behind a fence, issued at `time`, a warp waits for what it has issued before."""
     sm = c.sm
-    if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
-        settle(c, w, time + c.machine.slice_delay + c.machine.hit_delay)
+    if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody, or longer
+        settle(c, w, time + c.machine.fence_delay)
     sm.warps.not_before[w] = scoreboard.fence_over(c, w)
     sm.fenced |= bit(w) if sm.warps.not_before[w] == NEVER else EMPTY_SET
 

@@ -5,7 +5,7 @@ from abstim.engine.accesses import UPPER_HALF
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.drawn_slices import draw_slices
-from abstim.engine.l2 import advance_slice
+from abstim.engine.l2 import advance_slice, is_atomic
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.state import FETCHED, NEVER, NOBODY, TO_ACCESS
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
@@ -23,6 +23,12 @@ def of_fermi(m, request, packet_sectors):
         request.l2_set, request.bank, request.row = l2_set_of(m, in_slice), bank_of(m, local), row_of(m, local)
 
 
+def is_from_afar(m, request, n):
+    """Does an SM of the other part of L2 change what lies in slice `n`? Reads ask their own part first."""
+    parts, count = m.l2_partitions, m.dram_channels * m.l2_slices_per_channel
+    return parts > 1 and is_atomic(request) and request.sm * parts // m.sm_count != n * parts // count
+
+
 def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
@@ -38,7 +44,11 @@ def into_slice(shared, place, time):
         request.due = time + m.slice_delay
         if m.coalesced_bytes == 0:
             of_fermi(m, request, sectors)
-        append(rows, slices.delayed[n], each)
+        if is_from_afar(m, request, n):
+            request.due += m.l2_partition
+            append(rows, slices.crossing[n], each)
+        else:
+            append(rows, slices.delayed[n], each)
     slices.wake[n] = min(slices.wake[n], time + m.slice_delay)
 
 

@@ -64,6 +64,7 @@ REAL_MEMORY = (
     "l1i_mshrs const_mshrs l1d_mshr_merges l1d_mshrs l1d_miss_queue flit_bytes packet_header_bytes inject_queue_flits",
     "crossbar_queue_flits crossbar_repeats crossbar_output_queues l2_coalesces",
     "window_cycles slice_delay hit_delay miss_delay",  # pure delays: before a slice, and of replies to an SM
+    "fence_delay",
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units l2_write_units l2_atomic_units l2_fp64_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",

@@ -461,5 +461,7 @@ def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) ->
         register_banks=spec.register_banks,
         instructions_per_fetch=spec.instructions_per_fetch,
         fetch_line_instructions=max(1, spec.l1i_line_bytes // spec.instruction_bytes),
+        branch_cycles=params.branch_cycles,
+        return_cycles=params.return_cycles,
     )
     return Gpu(spec, params, pipeline, title, settings, labels)

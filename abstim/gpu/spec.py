@@ -265,6 +265,9 @@ class Params:
     block_launch_cycles: int = _whole(0, 4096)
     barrier_cycles: int = _whole(0, 4096)  # from the last arrival until its warps may go on
     barrier_warp_cycles: int = _whole(0, 64)  # which the SM's barriers take for each warp that arrives, one by one
+    fence_cycles: int = _whole(0, 4096)  # of the GPU or beyond, at least, with posted stores
+    branch_cycles: int = _whole(0, 64)  # machine code: from a branch back, a jump or a call to its target's issue
+    return_cycles: int = _whole(0, 64)  # and from a return, or a branch to an address in a register
     const_access_cycles: int = _whole(1, 64)  # in which a line of constants keeps the load/store unit
     const_address_cycles: int = _whole(0, 64)  # in which each address of constants does, lines or not
     cluster_cycles: int = _whole(0, 4096)  # an arrival's way to another SM of its cluster
@@ -362,10 +365,10 @@ _BEHIND_L1 = (
     r"|(l1i|const|l1d)_mshrs|l1i_prefetch_lines|l1d_mshr_merges|l1d_miss_queue"
 )
 _OF_CODE_CACHE, _OF_CONSTANTS = r"l1i_(sets|ways|mshrs|prefetch_lines|miss_.*)", r"const_(sets|ways|line_bytes|mshrs)"
-_OF_MACHINE_CODE = rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})"
+_OF_MACHINE_CODE = rf"(retry|branch|return)_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})"
 # Results that machine code waits for by counting cycles, and instructions that it has not
-_IN_STALL_COUNTS = r"latency_cycles\.(int_(add|mad|max)|fp32_(add|mul|mad)|fp16)"
-_OF_PTX = r"\w+\.(int_(mul|div)|fp32_(max|div)|fp64_div)"
+_IN_STALL_COUNTS = r"latency_cycles\.(int_(add|mul|mad|max)|fp32_(add|mul|mad)|fp16)"
+_OF_PTX = r"\w+\.(int_div|fp32_(max|div)|fp64_div)"
 
 
 def _times_ptx(spec: Spec) -> bool:
@@ -392,6 +395,7 @@ CONDITIONS = (
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
     Condition("l2_coalesces", "crossbar_output_queues = true", lambda s: s.crossbar_output_queues),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
+    Condition("fence_cycles", "posted_stores = true", lambda s: s.posted_stores),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
     Condition(_OF_MACHINE_CODE, "timed_code = machine", lambda s: s.timed_code == "machine"),
     Condition(_IN_STALL_COUNTS, "timed_code = ptx: machine code has it in its stall counts", _times_ptx),

@@ -22,7 +22,7 @@ UNREAD = frozenset(
      "dram_bank_groups", "dram_write_batch", "dram_requests", "dram_two_commands", "dram_burst_bytes",
      "dram_group_burst_cycles", "dram_row_active_cycles", "dram_read_cycles", "dram_write_cycles",
      "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",
-     "l1i_miss_extra_cycles", "barrier_cycles", "barrier_warp_cycles", "l2_write_cycles",
+     "l1i_miss_extra_cycles", "barrier_cycles", "barrier_warp_cycles", "fence_cycles", "l2_write_cycles",
      "l2_fp64_atomic_cycles", "retry_cycles", "l1d_replacement", "l1t_sets", "l1t_ways"}
     | {f"{kind}_port_width" for kind in UNITS}
 )  # fmt: skip

@@ -132,15 +132,17 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     slow = {n for n, block in enumerate(blocks) if is_slow(block, at_line, program)}
     slow |= _waiting_again(blocks, ptx, program, labels) | _without_clusters(blocks, ptx, program)
     quick = {*range(len(blocks))} - slow
-    seen = reached(quick & {0}, lambda n: quick.intersection(successors(blocks, n, labels)))
-    ways = Counter(after for n in seen for after in successors(blocks, n, labels))
+    after = {n: sorted(quick.intersection(successors(blocks, n, labels))) for n in quick}
+    seen = sorted(reached(quick & {0}, after.__getitem__))
+    ways = Counter(following for n in seen for following in after[n])
     constants = frozenset(i.index for i in program.instructions if i.opcode == "ld" and i.space == "const")
     made: list[MachineBlock] = []
-    for n in sorted(seen):
+    for before, n in zip([-1, *seen], seen, strict=False):
         called = way_through(blocks, labels, blocks[n][-1])  # comes before the call, which ends the block
         own, of_ptx = blocks[n][:-1] + called + blocks[n][-1:], ptx[n][:-1] + [-1] * len(called) + ptx[n][-1:]
         block = MachineBlock(own, of_ptx, constants)
-        alone = n - 1 in seen and ways[n] == 1 and not ends_block(blocks[n - 1][-1])
+        last = blocks[before][-1]  # of the first block, code that ends the function
+        alone = ways[n] == 1 and after.get(before) == [n] and (last.name == "BRA" or not ends_block(last))
         if alone and not block.accessed.keys() & made[-1].accessed.keys():  # else it is an unrolled loop's next round
             made[-1] = MachineBlock(made[-1].code + block.code, made[-1].ptx + block.ptx, constants)
         else:

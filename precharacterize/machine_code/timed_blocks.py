@@ -39,6 +39,7 @@ def machine_timed_blocks(
     matching = Matching(blocks, program, kinds)
     rows, timed = list[Row](), list[TimedBlock]()
     words: dict[Address | None, int] = {}
+    starts = {i.label: i.address for i in code if i.label}
     for block in blocks:
         start = first_row + len(rows)
         covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
@@ -48,6 +49,7 @@ def machine_timed_blocks(
         made = [_row(c, found.get(k), seen.get(k), pipeline, registers) for k, c in enumerate(block.code)]
         for k, row in enumerate(made):
             row.pcs = first_row + block.code[k].address // INSTRUCTION_BYTES
+            row.stall_cycles = max(row.stall_cycles, classes.cycles_to_target(block.code[k], starts, pipeline))
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
             if row.copies == sync.REGISTERS and source is not None:

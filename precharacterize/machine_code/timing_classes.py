@@ -1,12 +1,13 @@
 """Latency classes, kinds of timing events and operations of machine instructions."""
 
 import re
+from collections.abc import Mapping
 
 from functional.files import toml_beside
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations
 from precharacterize.machine_code.assemble import MachineInstruction
 from precharacterize.synchronisation import NONE, code_of
-from precharacterize.table import BARRIERS
+from precharacterize.table import BARRIERS, PipelineParameters
 
 _TABLE = toml_beside(__file__, "opcodes.toml")
 _CLASS = {opcode: name for name, opcodes in _TABLE["class"].items() for opcode in opcodes.split()}
@@ -25,6 +26,8 @@ _SHAPES, _BITS, _WIDE = _TABLE["matrix_shape"], _TABLE["matrix_bits"], _TABLE["a
 def latency_class(instruction: MachineInstruction) -> str:
     """One of the classes of a GPU's [latency_cycles]."""
     found = "control" if instruction.name.startswith("U") else _CLASS.get(instruction.name, "other")
+    if found == "int_mad" and "HI" in instruction.modifiers:
+        return "int_mul"
     return "convert_64bit" if found == "convert" and _64_BITS.intersection(instruction.modifiers) else found
 
 
@@ -72,6 +75,19 @@ def ends_block(instruction: MachineInstruction) -> bool:
     """Does control go elsewhere behind it, ever? `BRA.DIV` goes where a warp's parts meet, which in a trace have."""
     names = ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "KILL", "BREAK")
     return instruction.name in names and "DIV" not in instruction.modifiers
+
+
+_BY_REGISTER = ("RET", "BRX", "JMX", "BRXU")
+
+
+def cycles_to_target(instruction: MachineInstruction, starts: Mapping[str, int], pipeline: PipelineParameters) -> int:
+    """From the issue of a branch to that of its target, where it is mostly taken: back, jumping, calling, returning; 0
+    of all others. `starts`: addresses of labels."""
+    if instruction.name in _BY_REGISTER:
+        return pipeline.return_cycles
+    goes_back = starts.get(instruction.target, instruction.address + 1) <= instruction.address
+    taken = instruction.name == "BRA" and (goes_back or not instruction.guard) and ends_block(instruction)
+    return pipeline.branch_cycles if taken or instruction.name in ("CALL", "JMP") else 0
 
 
 def falls_through(instruction: MachineInstruction) -> bool:

@@ -65,6 +65,11 @@ class Map:
         size = self.slices // spec.l2_partitions
         return sm * spec.l2_partitions // spec.sm_count * size + home % size
 
+    def is_from_afar(self, sm: int, number: int) -> bool:
+        """Is a slice in the part of L2 that an SM is not in?"""
+        parts = self.spec.l2_partitions
+        return sm * parts // self.spec.sm_count != number * parts // self.slices
+
     def slice_of(self, line: int) -> int:
         spec = self.spec
         if spec.l2_slice_index == "spread":

@@ -564,4 +564,8 @@ class MemorySide:
             if self.gpu.spec.coalescing == "fermi":  # as the reference splits its packets
                 each.words &= sum(255 << 8 * s for s in packet.sectors if s <= sector)
                 each.line += packet.direct and set(packet.sectors) == {2, 3}
-            target.delayed.append(each)
+            if self.where.is_from_afar(packet.sm, target.number) and packet.kind == ATOMIC:
+                each.ready += max(1, self.gpu.params.l2_partition_cycles)
+                target.crossing.append(each)
+            else:
+                target.delayed.append(each)

@@ -491,7 +491,7 @@ class Sm:
             warp.not_before = result - 1 if self.awaited(i, self.accessed) else warp.not_before
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
-                warp.complete = max(warp.complete, time + self.side.way_there_and_back)
+                warp.complete = max(warp.complete, time + max(self.gpu.params.fence_cycles, self.side.way_there_and_back))
             warp.not_before = self.fence_over(warp)
             warp.fenced = warp.not_before == NEVER
         self.follow_copies(warp, i, result, time)
