@@ -210,7 +210,10 @@ def segment(m, sectors):
 
 
 def is_awaited(c, w, row):
-    """Is the instruction that warp `w` comes to next an atomic with active lanes, or an access at an `mbarrier`?"""
+    """Does warp `w` wait for what it comes to next: an access at an `mbarrier`, or an atomic with active lanes? Machine
+    code waits where it uses the result, but for loops of compare-and-swap."""
+    if row.counted and row.copies == NONE and row.round_cycles == 0:
+        return False
     if row.kind == Kind.SHARED_ATOMIC:
         return row.copies != NONE or c.streams.conflicts[c.sm.warps.conflict[w]] != 0
     if row.kind != Kind.GLOBAL_ATOMIC:

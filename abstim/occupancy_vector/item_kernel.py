@@ -340,8 +340,10 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time, r
     warp.far += far
     warp.near += near
     fence = row.kind == Kind.FENCE
-    warp.hold_far = fence or (row.kind == Kind.GLOBAL_ATOMIC and far)
-    warp.hold_near = fence or (near and (row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC))
+    # of PTX, an atomic holds its warp; machine code waits where it uses the result
+    atomic = not row.counted and (row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC)
+    warp.hold_far = fence or (atomic and far and row.kind == Kind.GLOBAL_ATOMIC)
+    warp.hold_near = fence or (atomic and near)
     if row.kind == Kind.BARRIER:
         item.barrier = 1
 

@@ -349,8 +349,10 @@ class Sm:
             warp.fenced, warp.not_before = False, self.fence_over(warp)
 
     def awaited(self, i: int, access: Access) -> bool:
-        """Does a warp wait for an atomic? For those at an `mbarrier`, and those with active lanes."""
-        return self.program.copies(i) != sync.NONE or not access.is_asleep
+        """Does a warp wait for an atomic? For those at an `mbarrier`, and those with active lanes, of PTX or that loop."""
+        if self.program.copies(i) != sync.NONE:
+            return True
+        return not access.is_asleep and (not self.program.counted(i) or self.program.round(i) > 0)
 
     def known(self, warp: Warp, i: int, result: int) -> None:
         """The result of an instruction that was on its way is known."""
