@@ -107,7 +107,8 @@ MEMORY = Operation(latency_cycles=1, initiation_cycles=1, unit="mem")
 
 def row_of(kind: Kind, operation: Operation, **values: Any) -> Row:
     """An instruction by its operation, which is MEMORY for what accesses memory."""
-    return Row(UNITS.index(operation.unit), kind, operation.latency_cycles, operation.initiation_cycles, **values)
+    held = round(operation.initiation_cycles)
+    return Row(UNITS.index(operation.unit), kind, operation.latency_cycles, held, **values)
 
 
 def block_gaps_cycles(

@@ -27,7 +27,7 @@ class Operation:
     """Timing of one class of instructions on its execution unit."""
 
     latency_cycles: int
-    initiation_cycles: int
+    initiation_cycles: float
     unit: str = "sp"  # one of UNITS
 
 

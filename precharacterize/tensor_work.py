@@ -83,7 +83,7 @@ def _tcgen05(instruction: Instruction, program: Program, one: Operation, shared_
     if (count := cycles.get(instruction.modifiers[0])) is None:
         return one
     held = max(1, count(instruction, program, one, shared_bytes))
-    behind = max(1, one.latency_cycles - one.initiation_cycles)
+    behind = max(1, one.latency_cycles - round(one.initiation_cycles))
     return replace(one, latency_cycles=behind + held, initiation_cycles=held)
 
 
@@ -124,10 +124,10 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation, 
         product = product_of(form, word)
     except ValueError as error:
         raise PtxError(program.path, instruction.line, f"{instruction.name}: {error}") from None
-    made = _LANES // _SUB_CORES // _ONE[0] * (product.columns // product.folds // _ONE[1]) * one.initiation_cycles
+    pieces = _LANES // _SUB_CORES // _ONE[0] * (product.columns // product.folds // _ONE[1])
     rows = product.own_columns * (1 if product.selector is None else 2)  # of B, each as long as one of A
     rows += 0 if isinstance(form.a, Address) else product.own_rows
-    return max(made, rows * _ROW_BYTES // shared_bytes)
+    return max(round(pieces * one.initiation_cycles), rows * _ROW_BYTES // shared_bytes)
 
 
 def _copy_cycles(instruction: Instruction, program: Program, one: Operation, shared_bytes: int) -> int:
@@ -158,5 +158,6 @@ def sized(instruction: Instruction, program: Program, name: str, pipeline: Pipel
         return one
     # the 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would
     columns = re.search(r"m64n(\d+)k", instruction.name)
-    times, held = int(columns[1]) // 8 if columns else 1, one.initiation_cycles
-    return replace(one, latency_cycles=one.latency_cycles + (times - 1) * held, initiation_cycles=times * held)
+    times = int(columns[1]) // 8 if columns else 1
+    more, held = round((times - 1) * one.initiation_cycles), round(times * one.initiation_cycles)
+    return replace(one, latency_cycles=one.latency_cycles + more, initiation_cycles=held)

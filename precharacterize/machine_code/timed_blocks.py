@@ -95,7 +95,7 @@ def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline:
     """Machine code does not say how large a product is, nor in which class: PTX does."""
     operation = sized(source, program, hardware_class(source), pipeline)
     row.unit, row.copies = UNITS.index(operation.unit), sync.copies_of(source)
-    row.latency_cycles, row.initiation_cycles = operation.latency_cycles, operation.initiation_cycles
+    row.latency_cycles, row.initiation_cycles = operation.latency_cycles, round(operation.initiation_cycles)
 
 
 def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address | None, int]) -> None:
@@ -152,9 +152,9 @@ def _row(
         name = "convert" if kind == Kind.CONST_LOAD else classes.latency_class(instruction)
         row = row_of(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name in classes.PRODUCTS:
-            one = row.initiation_cycles
+            one = pipeline.operation(name).initiation_cycles
             row.initiation_cycles = max(1, round(one * classes.tensor_share(instruction)))
-            row.latency_cycles += max(0, row.initiation_cycles - one) if instruction.name in _PRODUCTS else 0
+            row.latency_cycles += max(0, row.initiation_cycles - round(one)) if instruction.name in _PRODUCTS else 0
     row.counted, row.stall_cycles, row.barrier = True, max(1, instruction.stall), classes.barrier_of(instruction)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]

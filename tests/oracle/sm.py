@@ -349,7 +349,7 @@ class Sm:
             warp.fenced, warp.not_before = False, self.fence_over(warp)
 
     def awaited(self, i: int, access: Access) -> bool:
-        """Does a warp wait for an atomic? For those at an `mbarrier`, and those with active lanes, of PTX or that loop."""
+        """Does a warp wait for an atomic? If at an `mbarrier`, or with active lanes, of PTX or a loop of such."""
         if self.program.copies(i) != sync.NONE:
             return True
         return not access.is_asleep and (not self.program.counted(i) or self.program.round(i) > 0)
@@ -493,7 +493,8 @@ class Sm:
             warp.not_before = result - 1 if self.awaited(i, self.accessed) else warp.not_before
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
-                warp.complete = max(warp.complete, time + max(self.gpu.params.fence_cycles, self.side.way_there_and_back))
+                least = max(self.gpu.params.fence_cycles, self.side.way_there_and_back)
+                warp.complete = max(warp.complete, time + least)
             warp.not_before = self.fence_over(warp)
             warp.fenced = warp.not_before == NEVER
         self.follow_copies(warp, i, result, time)
