@@ -53,7 +53,7 @@ def of_hardware(rng: np.random.Generator) -> dict[str, object]:
         "barrier_cycles": int(rng.choice([0, 12])), "barrier_warp_cycles": int(rng.choice([0, 2])),
         "const_access_cycles": int(rng.choice([1, 2])), "const_address_cycles": int(rng.choice([0, 0, 2, 3])),
         "l2_write_cycles": float(rng.choice([0, 0, 0.7, 1.3, 3])), "l2_dirty_ways": int(rng.choice([0, 0, 1, 3])),
-        "fence_cycles": int(rng.choice([0, 0, 500])),
+        "fence_cycles": int(rng.choice([0, 0, 500])), "l2_fetch_bytes": int(rng.choice([32, 64])),
     }  # fmt: skip
 
 

@@ -218,6 +218,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     return {
         "slice_random": spec.l2_slice_index == "random", "slice_spread": spec.l2_slice_index == "spread",
         "l2_partition": max(1, params.l2_partition_cycles), "dram_requests": spec.dram_requests or NEVER,
+        "fetches_pairs": spec.l2_fetch_bytes > SECTOR_BYTES and spec.coalescing != "fermi",
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
         "slice_log2": _log2(spec.slice_interleave_bytes // LINE_BYTES),
         "slice_hash_log2": slice_hash, "slice_residues": residues(slice_hash),

@@ -137,7 +137,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
     real = int(not m["perfect_memory"])
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"] + m["dram_write_batch"]
-    requests = 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices
+    requests = (2 + m["fetches_pairs"]) * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices
     drawn = state.MOST_DRAWN * real * m["slice_random"]
     fetched = WINDOW_CYCLES * m["fetches_per_cycle"] * m["slice_random"]  # lines, each of which draws its slice
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}

@@ -5,7 +5,7 @@ from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.coalescer import answer_followers, coalesce
 from abstim.engine.l1d import write_sectors
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, TO_CONST, WRITE
+from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, READ, TO_CONST, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle, take_way
 from functional.jit.marked import add, outlined
@@ -232,6 +232,26 @@ def count_register(slices, n, request, more):
         slices.state[n].far_mshrs_used += more
 
 
+def bring_neighbour(shared, n, place, k):
+    """With a sector that comes from DRAM to the line at `k` comes the other one of its 64 bytes, if the slice has room
+    for another miss."""
+    rows, slices, line = shared.requests.rows, shared.slices, shared.l2.line[k]
+    m, state, sectors = shared.machine, slices.state[n], rows[place - 1].sectors
+    other = (sectors & 5) << 1 | (sectors & 10) >> 1
+    there = (line.valid | line.coming | line.dirty) & other
+    if there or slices.missing[n].count + 1 >= max(m.l2_miss_queue, 2) or state.mshrs_used >= m.l2_mshrs:
+        return
+    beside = new_place(rows, shared.requests.unused)
+    rows[beside - 1] = rows[place - 1]
+    request, j = rows[beside - 1], number_of(other)
+    request.sectors, request.who, request.kind, request.near = other, NOBODY, READ, n
+    line.coming |= other
+    line.joined[j], line.waiting[j] = 1, 0
+    count_register(slices, n, request, 1)
+    shared.traffic[request.sm].dram_reads += 1
+    append(rows, slices.missing[n], beside)
+
+
 def miss(shared, n, queue, place, k, first, time):
     """A read of a sector that is not there; false if the slice has no room for a miss."""
     m, l2, request, slices = shared.machine, shared.l2, shared.requests.rows[place - 1], shared.slices
@@ -256,6 +276,8 @@ def miss(shared, n, queue, place, k, first, time):
     request.from_dram = 1
     take(shared.requests.rows, queue)
     append(shared.requests.rows, slices.missing[n], place)
+    if m.fetches_pairs and request.home == n:
+        bring_neighbour(shared, n, place, k)
     return True
 
 
@@ -296,7 +318,10 @@ def fill(shared, n, place):
     while place:
         if is_atomic(rows[place - 1]):
             line.dirty |= rows[place - 1].sectors
-        append(rows, filled, place)
+        if rows[place - 1].who == NOBODY and rows[place - 1].kind == READ:  # what came beside another
+            give_back(rows, shared.requests.unused, place)
+        else:
+            append(rows, filled, place)
         place = line.waiting[j]
         if place:
             line.waiting[j] = rows[place - 1].next

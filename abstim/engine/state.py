@@ -69,6 +69,7 @@ REAL_MEMORY = (
     "l2_sector_units l2_write_units l2_atomic_units l2_fp64_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",
     "l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges l2_miss_queue l2_queue l2_hash_log2 l2_turns",
+    "fetches_pairs",
     "l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
     "dram_write_batch dram_two_commands burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles

@@ -196,6 +196,7 @@ class Spec(HashedOnce):
     l2_mshrs: int = _whole(1, 1 << 16)
     l2_mshr_merges: int = _whole(1, 4096)
     l2_miss_queue: int = _whole(1, 4096)
+    l2_fetch_bytes: int = _power_of_two(64, low=32)  # that a read which misses brings from DRAM
     l2_queue: int = _whole(4, 4096)
     l2_index: str = _choice("linear", "ipoly")
     l2_slice_index: str = _choice("linear", "ipoly", "random", "spread")
@@ -395,6 +396,7 @@ CONDITIONS = (
     Condition("unified_l1d_bytes", "shared_options_kib of some size", lambda s: bool(s.shared_options_kib)),
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
     Condition("l2_coalesces", "crossbar_output_queues = true", lambda s: s.crossbar_output_queues),
+    Condition("l2_fetch_bytes", "coalescing other than fermi", lambda s: s.coalescing != "fermi"),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
     Condition("fence_cycles", "posted_stores = true", lambda s: s.posted_stores),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),

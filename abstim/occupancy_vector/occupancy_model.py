@@ -18,7 +18,7 @@ from precharacterize.table import UNITS
 
 UNREAD = frozenset(
     {"two_level_active_warps", "l1i_mshrs", "gpcs", "cluster_cycles", "const_mshrs", "inject_queue_flits",
-     "crossbar_queue_flits", "l2_mshrs", "l2_miss_queue", "l2_coalesces", "l2_dirty_ways", "l2_queue",
+     "crossbar_queue_flits", "l2_mshrs", "l2_miss_queue", "l2_coalesces", "l2_dirty_ways", "l2_fetch_bytes", "l2_queue",
      "dram_bank_groups", "dram_write_batch", "dram_requests", "dram_two_commands", "dram_burst_bytes",
      "dram_group_burst_cycles", "dram_row_active_cycles", "dram_read_cycles", "dram_write_cycles",
      "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",

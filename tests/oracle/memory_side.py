@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from abstim.gpu.config import Gpu
+from abstim.gpu.spec import Spec
 from oracle.address_map import Map
 from oracle.switch import UNITS, Switch
 
@@ -34,6 +35,7 @@ class Request:
     words: int = EVERY_WORD  # that a store writes of the line
     direct: bool = False  # of an instruction, not of a cache that fetches
     constant: bool = False
+    beside: bool = False  # comes with another sector; nobody waits for it
     done: int | None = None  # when it was answered, and
     followers: list[Request] = field(default_factory=list)  # reads that are answered with it
 
@@ -176,7 +178,8 @@ class Slice:
         for each in line.waiting.pop(self._known_by(request)):
             if each.kind == ATOMIC:
                 line.dirty.add(sector)
-            self.filled.append(each)
+            if not each.beside:
+                self.filled.append(each)
 
     def _set(self, number: int) -> list[Line]:
         return self.sets.setdefault(self.where.set_of(number), [])
@@ -307,7 +310,26 @@ class Slice:
         self._count(request, known == sector)
         self.traffic.dram_reads += here
         self.missing.append(request)
+        if here and fetches_pairs(self.spec):
+            self._bring(request, sector ^ 1, line)
         return True
+
+    def _bring(self, request: Request, other: int, line: Line) -> None:
+        """The sector beside one that comes from DRAM comes, too, if it is not there and there is room."""
+        there = other in line.valid | line.dirty or other in line.waiting
+        full = len(self.missing) + 1 >= max(self.spec.l2_miss_queue, 2) or self.registers[True] >= self.spec.l2_mshrs
+        if there or full:
+            return
+        beside = replace(request, sectors=(other,), kind=READ, near=self.number, beside=True, followers=[])
+        line.waiting[other] = [beside]
+        self.registers[True] += 1
+        self.traffic.dram_reads += 1
+        self.missing.append(beside)
+
+
+def fetches_pairs(spec: Spec) -> bool:
+    """Does a miss bring two sectors?"""
+    return spec.l2_fetch_bytes == 64 and spec.coalescing != "fermi"
 
 
 @dataclass(eq=False)
