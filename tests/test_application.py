@@ -18,6 +18,7 @@ from nightly import of
 
 import abstim
 from abstim.application import call_server, runtime_environment
+from abstim.application.device_memory import attributes
 from abstim.application.launch_recorder import Selection
 from abstim.application.loaded_modules import LoadedModules, best_ptx, images
 from abstim.application.run_application import run_application
@@ -444,6 +445,12 @@ def test_copies_beyond_an_allocation_are_refused(build, capfd):
 
 def test_streams_and_events_that_are_not_there(build, capfd):
     assert misused(build, capfd, "handles")[:2] == (0, "400 400 400 400 400 400 400 ; 0 0 0 ; 400 400")
+
+
+def test_arguments_are_looked_at_and_pools_count(build, capfd):
+    assert misused(build, capfd, "arguments")[:2] == (0, "12 1 1 1 1 215 ; -5 6 ; 0 0 4096 0 4096 77 0 4096 0 0 ")
+    of_h100 = attributes(load_gpu("h100"), 80)
+    assert (of_h100[111], of_h100[115], of_h100[120]) == (1024, 1, 1)  # kept of shared memory, pools, clusters
 
 
 @pytest.mark.parametrize("first", [(), ("first",)])

@@ -64,6 +64,10 @@ PUBLIC Error cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Kernel *fu
     return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }
 
+PUBLIC Error cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, Kernel *function, int blocks, int threads) {
+    return function ? DRIVER(cudaOccupancyAvailableDynamicSMemPerBlock(bytes, function, blocks, threads)) : INVALID_HANDLE;
+}
+
 // The largest thread block of those that fill an SM most
 PUBLIC Error cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, Kernel *function,
                                                        size_t (*shared_of)(int), size_t shared_bytes, int limit,

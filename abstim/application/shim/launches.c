@@ -154,3 +154,17 @@ PUBLIC Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const vo
                                                            size_t shared_bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }
+
+// What so many thread blocks on an SM leave each of them: CUDA gives shared memory by 128 bytes
+PUBLIC Error cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *function, int blocks, int threads) {
+    struct attributes_reply reply = {0};
+    int of_sm, most, kept, held = 0;
+    Error error = blocks < 1 || threads < 1 ? INVALID_VALUE : attributes_of(kernel_of(function), &reply);
+    if (!error) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, function, threads, 0);
+    if (!error && held < blocks) error = INVALID_VALUE;
+    if (error) return failed(error);
+    cudaDeviceGetAttribute(&of_sm, 81, 0), cudaDeviceGetAttribute(&most, 97, 0), cudaDeviceGetAttribute(&kept, 111, 0);
+    int of_block = of_sm / blocks / 128 * 128 - kept;
+    *bytes = (size_t)(of_block < most ? of_block : most) - reply.shared_bytes;
+    return failed(SUCCESS);
+}

@@ -174,7 +174,11 @@ uint64_t new_ids(uint64_t count) {
     return made - count + 1;
 }
 
+enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 PUBLIC Error cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int priority) {
+    if (flags > 1) return failed(INVALID_VALUE);
+    if (priority > LEAST_PRIORITY) priority = LEAST_PRIORITY;
+    if (priority < GREATEST_PRIORITY) priority = GREATEST_PRIORITY;
     lock();
     *stream = calloc(1, sizeof **stream);
     **stream = (Stream){.id = ++made, .flags = flags, .priority = priority};
@@ -235,11 +239,11 @@ PUBLIC Error cudaStreamSetAttribute(Stream *stream, int attribute, const void *v
     return failed(SUCCESS);
 }
 PUBLIC Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    if (least) *least = 0;
-    if (greatest) *greatest = -5;
+    if (least) *least = LEAST_PRIORITY;
+    if (greatest) *greatest = GREATEST_PRIORITY;
     return failed(SUCCESS);
 }
-enum { EXTERNAL = 1, UNTIMED = 2 };  // of a graph that is captured: a node of its own; of an event
+enum { EXTERNAL = 1, UNTIMED = 2, EVENT_FLAGS = 7 };  // of a graph that is captured: a node of its own; of an event
 
 PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
     CHECK_STREAM(stream);
@@ -267,6 +271,7 @@ PUBLIC Error cudaStreamAddCallback(Stream *stream, void (*function)(Stream *, Er
 }
 
 PUBLIC Error cudaEventCreateWithFlags(Event **event, unsigned flags) {
+    if (flags & ~EVENT_FLAGS) return failed(INVALID_VALUE);
     lock();
     *event = calloc(1, sizeof **event);
     **event = (Event){.id = ++made, .untimed = (flags & UNTIMED) != 0};

@@ -10,6 +10,10 @@ typedef void *Handle;
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemset(void *, int, size_t);
 int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
 int cudaStreamCreate(Handle *), cudaStreamSynchronize(Handle), cudaStreamDestroy(Handle), cudaStreamQuery(Handle);
+int cudaStreamCreateWithPriority(Handle *, unsigned, int), cudaStreamGetPriority(Handle, int *), cudaEventCreateWithFlags(Handle *, unsigned);
+int cudaHostAlloc(void **, size_t, unsigned), cudaHostGetFlags(unsigned *, void *), cudaMallocManaged(void **, size_t, unsigned);
+int cudaDeviceGetDefaultMemPool(Handle *, int), cudaMemPoolSetAttribute(Handle, int, void *), cudaMemPoolGetAttribute(Handle, int, void *);
+int cudaMallocAsync(void **, size_t, Handle), cudaFreeAsync(void *, Handle), cudaDeviceGetLimit(size_t *, int);
 int cudaMemcpyAsync(void *, const void *, size_t, int, Handle);
 int cudaEventCreate(Handle *), cudaEventRecord(Handle, Handle), cudaEventDestroy(Handle);
 
@@ -36,6 +40,25 @@ static void handles(void) {
     printf("%d %d\n", cudaStreamSynchronize(stream), cudaEventDestroy(event));
 }
 
+static void arguments(void) {
+    char *a;
+    Handle stream, pool;
+    unsigned flags;
+    unsigned long long most = 0;
+    int priority;
+    size_t limit;
+    cudaMalloc((void **)&a, 64);
+    printf("%d %d %d", cudaMemcpy2D(a, 16, big, 32, 32, 2, 1), cudaStreamCreateWithPriority(&stream, 8, 0), cudaEventCreateWithFlags(&stream, 64));
+    printf(" %d %d %d ; ", cudaHostAlloc((void **)&a, 64, 64), cudaMallocManaged((void **)&a, 64, 0), cudaDeviceGetLimit(&limit, 99));
+    cudaStreamCreateWithPriority(&stream, 1, -100), cudaStreamGetPriority(stream, &priority);
+    cudaHostAlloc((void **)&a, 64, 4), cudaHostGetFlags(&flags, a), printf("%d %u ; ", priority, flags);
+    cudaDeviceGetDefaultMemPool(&pool, 0), cudaMallocAsync((void **)&a, 4096, stream), cudaFreeAsync(a, stream);
+    for (int k = 4; k < 9; k++) cudaMemPoolGetAttribute(pool, k, &most), printf("%llu ", most);
+    most = 77, cudaMemPoolSetAttribute(pool, 4, &most), most = 0, cudaMemPoolSetAttribute(pool, 8, &most);
+    for (int k = 4; k < 9; k++) cudaMemPoolGetAttribute(pool, k, &most), printf("%llu ", most);
+    printf("\n");
+}
+
 static int one(void) {
     char *a, back[4];
     int error = cudaMalloc((void **)&a, 4);
@@ -57,6 +80,7 @@ int main(int count, char **words) {
     const char *way = words[1];
     if (!strcmp(way, "copies")) copies();
     if (!strcmp(way, "handles")) handles();
+    if (!strcmp(way, "arguments")) arguments();
     if (!strcmp(way, "children")) children(count > 2);
     if (!strcmp(way, "many")) {
         int failed = 0;
