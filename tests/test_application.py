@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from abstim.cli import main
 from abstim.cli.application import _names
 from abstim.gpu.config import load_gpu
 from abstim.session.result import NO_CLUSTERS
+from abstim.study.sample import sampler
 from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
 from functional.launches.launch import Dim3, Launch
@@ -148,6 +150,26 @@ def test_a_sample_of_a_program(build, tmp_path, capfd):
     assert samples[0].estimate.detailed_fraction < 1
     with pytest.raises(InputError, match="no_such"):
         sample_application(["true"], [gpu], "no_such")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flush", "model", "warm_up", "said"),
+    [
+        ((), "", "detailed", "3", "counts as cold"), ((), "all", "detailed", "", ""), ((), "", "occupancy", "", ""),
+        (PERFECT, "", "detailed", "", ""),
+    ],
+)  # fmt: skip
+def test_a_sample_finds_in_the_caches_what_the_program_does(monkeypatch, changes, flush, model, warm_up, said):
+    """Timed from empty caches it was half as much again as what the program itself is said to take."""
+    monkeypatch.setattr(sampler, "sample", lambda *_, warm_up, **__: Sampled(warm_up))
+    found = sampler._of_module("hotspot", load_gpu("rtx3070", changes), "stem", model, flush == "all")
+    assert found.warm_up == warm_up and said in " ".join(found.notes) and bool(found.notes) == bool(said)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    warm_up: str
+    notes: tuple[str, ...] = ()
 
 
 def test_what_is_not_timed_is_not_held():

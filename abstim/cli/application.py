@@ -80,7 +80,7 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
     `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`"""
     from abstim.application.run_application import run_application
 
-    refuse_options("with --sample", flush=options.sample and options.flush)
+    refuse_options("with --sample, but all", flush=options.sample and options.flush not in ("", "all"))
     ours = set() if options.pass_options else flags_of(ProgramGpus, ProgramOptions) | {"--json"}
     if behind := [word for word in command[1:] if word.partition("=")[0] in ours]:
         raise InputError(
