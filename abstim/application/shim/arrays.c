@@ -142,6 +142,7 @@ static struct texture_request describe(const RuntimeResource *r, const RuntimeSa
 
 static Error object(uint64_t *handle, const RuntimeResource *r, const RuntimeSampling *s) {
     if (r->type == MIPMAP) return missing("cudaCreateTextureObject of a mipmapped array");
+    if (s && s->srgb && s->as_float) return missing("cudaCreateTextureObject of a texture in sRGB");
     struct texture_request request = describe(r, s);
     struct texture_reply reply = {0};
     Error error = ASK(TEXTURE, request, reply);
