@@ -470,9 +470,14 @@ def test_streams_and_events_that_are_not_there(build, capfd):
 
 
 def test_arguments_are_looked_at_and_pools_count(build, capfd):
-    assert misused(build, capfd, "arguments")[:2] == (0, "12 1 1 1 1 215 ; -5 6 ; 0 0 4096 0 4096 77 0 4096 0 0 ")
+    assert misused(build, capfd, "arguments")[:2] == (0, "12 1 1 1 1 215 ; -5 6 ; 0 0 4096 0 4096 77 0 4096 0 0 ; 0 1")
     of_h100 = attributes(load_gpu("h100"), 80)
     assert (of_h100[111], of_h100[115], of_h100[120]) == (1024, 1, 1)  # kept of shared memory, pools, clusters
+
+
+def test_what_a_capture_forbids_ends_it_and_graphs_of_another_shape_are_no_update(build, capfd):
+    said = "904 0 900 901 906 901 900 901 ; 0 0 0 0 910 2"
+    assert misused(build, capfd, "captures")[:2] == (0, said)
 
 
 @pytest.mark.parametrize("first", [(), ("first",)])

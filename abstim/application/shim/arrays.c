@@ -11,7 +11,8 @@ PUBLIC ChannelFormat cudaCreateChannelDesc(int x, int y, int z, int w, int kind)
 }
 
 PUBLIC Error cudaMalloc3DArray(Array **array, const ChannelFormat *format, Extent extent, unsigned flags) {
-    if (flags & CUBE) return missing("cudaMalloc3DArray of a cube map");
+    int faces = flags & LAYERED ? extent.depth % 6 == 0 : extent.depth == 6;
+    if (flags & CUBE && (extent.width != extent.height || !extent.depth || !faces)) return failed(INVALID_VALUE);
     Array *made = calloc(1, sizeof *made);
     *made = (Array){NULL, *format, extent, texel_bytes(format), flags};
     size_t texels = extent.width * most(extent.height, 1) * most(extent.depth, 1);

@@ -219,6 +219,8 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {UNJOINED, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {IMPLICIT, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
     {CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
     {910, "cudaErrorGraphExecUpdateFailure", "the graph update was not performed: the topology changed"},
     {UNKNOWN, "cudaErrorUnknown", "unknown error"},

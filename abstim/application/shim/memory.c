@@ -102,7 +102,8 @@ void belongs_to(const void *pointer, Pool *pool) {
 
 PUBLIC Error cudaMalloc(void **pointer, size_t bytes) {
     use_primary();
-    return allocate(pointer, bytes, DEVICE_MEMORY);
+    Error broken = breaks_capture(0);
+    return broken ? failed(broken) : allocate(pointer, bytes, DEVICE_MEMORY);
 }
 PUBLIC Error cudaFree(void *pointer) {
     use_primary();

@@ -19,7 +19,8 @@ enum {
     INVALID_SYMBOL = 13,
     INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, UNSUPPORTED_LIMIT = 215, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-    LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNKNOWN = 999,
+    LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNJOINED = 904,
+    IMPLICIT = 906, UNKNOWN = 999,
     INVALID_HANDLE = 400, CAPTURED_EVENT = 907, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301,
 };
 
@@ -149,6 +150,9 @@ void add_default(Graph *graph, uint32_t *value, uint32_t initial);
 Error replay(Graph *graph, Stream *stream);
 typedef struct { void (*function)(void *); void *argument; } CallNode;
 typedef struct { char properties[88]; const void *access; size_t access_count, bytes; void *pointer; } AllocateNode;
+
+// captures.c
+Error breaks_capture(int implicit);
 
 // graph_nodes.c
 Error decide(const Operation *o, Stream *stream);

@@ -14,6 +14,11 @@ int cudaStreamCreateWithPriority(Handle *, unsigned, int), cudaStreamGetPriority
 int cudaHostAlloc(void **, size_t, unsigned), cudaHostGetFlags(unsigned *, void *), cudaMallocManaged(void **, size_t, unsigned);
 int cudaDeviceGetDefaultMemPool(Handle *, int), cudaMemPoolSetAttribute(Handle, int, void *), cudaMemPoolGetAttribute(Handle, int, void *);
 int cudaMallocAsync(void **, size_t, Handle), cudaFreeAsync(void *, Handle), cudaDeviceGetLimit(size_t *, int);
+int cudaStreamBeginCapture(Handle, int), cudaStreamEndCapture(Handle, Handle *), cudaMemsetAsync(void *, int, size_t, Handle);
+int cudaStreamWaitEvent(Handle, Handle, unsigned), cudaGraphInstantiate(Handle *, Handle, unsigned long long);
+int cudaGraphExecUpdate(Handle, Handle, int *);
+typedef struct { size_t width, height, depth; } Extent;
+int cudaMalloc3DArray(Handle *, const int *, Extent, unsigned);
 int cudaMemcpyAsync(void *, const void *, size_t, int, Handle);
 int cudaEventCreate(Handle *), cudaEventRecord(Handle, Handle), cudaEventDestroy(Handle);
 
@@ -56,7 +61,35 @@ static void arguments(void) {
     for (int k = 4; k < 9; k++) cudaMemPoolGetAttribute(pool, k, &most), printf("%llu ", most);
     most = 77, cudaMemPoolSetAttribute(pool, 4, &most), most = 0, cudaMemPoolSetAttribute(pool, 8, &most);
     for (int k = 4; k < 9; k++) cudaMemPoolGetAttribute(pool, k, &most), printf("%llu ", most);
-    printf("\n");
+    int format[5] = {32, 0, 0, 0, 2}, cube = 4;
+    printf("; %d %d\n", cudaMalloc3DArray(&pool, format, (Extent){4, 4, 6}, cube), cudaMalloc3DArray(&pool, format, (Extent){4, 4, 5}, cube));
+}
+
+// What two streams do is captured: the second's work follows the first's, or stands alone; joined again, or not
+static int captured(char *a, int follows, int joins, Handle *graph) {
+    static Handle first, second, event;
+    if (!first) cudaStreamCreate(&first), cudaStreamCreate(&second), cudaEventCreate(&event);
+    cudaStreamBeginCapture(first, 0);
+    if (!follows) cudaEventRecord(event, first), cudaStreamWaitEvent(second, event, 0);
+    cudaMemsetAsync(a, 1, 64, first);
+    if (follows) cudaEventRecord(event, first), cudaStreamWaitEvent(second, event, 0);
+    cudaMemsetAsync(a, 2, 64, second);
+    if (joins) cudaEventRecord(event, second), cudaStreamWaitEvent(first, event, 0);
+    if (joins == 2) printf("%d ", cudaStreamSynchronize(first));
+    if (joins == 3) printf("%d ", cudaMemset(a, 3, 64));
+    if (joins == 4) printf("%d ", cudaMalloc((void **)&a, 64));
+    return cudaStreamEndCapture(first, graph);
+}
+
+static void captures(void) {
+    char *a;
+    int result;
+    Handle graph, other, executable;
+    cudaMalloc((void **)&a, 64);
+    for (int joins = 0; joins < 5; joins++) printf("%d ", captured(a, 1, joins, &graph));
+    printf("; %d", captured(a, 1, 1, &graph)), printf(" %d", cudaGraphInstantiate(&executable, graph, 0));
+    printf(" %d", cudaGraphExecUpdate(executable, graph, &result)), printf(" %d", captured(a, 0, 1, &other));
+    printf(" %d", cudaGraphExecUpdate(executable, other, &result)), printf(" %d\n", result);
 }
 
 static int one(void) {
@@ -81,6 +114,7 @@ int main(int count, char **words) {
     if (!strcmp(way, "copies")) copies();
     if (!strcmp(way, "handles")) handles();
     if (!strcmp(way, "arguments")) arguments();
+    if (!strcmp(way, "captures")) captures();
     if (!strcmp(way, "children")) children(count > 2);
     if (!strcmp(way, "many")) {
         int failed = 0;
