@@ -85,7 +85,8 @@ def run(program, *arguments, gpus=("rtx3070",), **options):
 
 def test_everything_a_program_may_ask(build, capfd):
     result = run(build("everything"), "one", "two", gpus=("rtx3070", "gtx480"))
-    said = capfd.readouterr().out
+    said, notes = capfd.readouterr()
+    assert notes.count("is given pinned memory") == 1 == notes.count("is given managed memory")
     assert "PASSED with 2 arguments" in said and "device NVIDIA GeForce RTX 3070 (Ampere), 46 SMs" in said
     assert result.status == 7 and not result.interrupted
     # device memory of 2^40 bytes is refused, and said
