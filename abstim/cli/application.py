@@ -94,9 +94,10 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
 
         result, samples = sample_application(command, gpus, options.sample, **given)
     else:
-        done = itertools.count(1)  # how many launches there will be the program alone knows
+        done = itertools.count()  # how many launches there will be the program alone knows
         with progress(quiet=as_json) as report:
-            given["told"] = lambda timed: report("launches timed", next(done), None)
+            (tell := lambda _=None: report("launches timed", next(done), None))()  # the first may take long
+            given["told"] = tell
             result, samples = run_application(command, gpus, **given), None
     print_notes([timed.results[0] for timed in result.launches])
     if as_json:
