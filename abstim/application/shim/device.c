@@ -222,6 +222,7 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {UNJOINED, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
     {IMPLICIT, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
     {CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {INVALID_CLUSTER, "cudaErrorInvalidClusterSize", "cluster misconfiguration"},
     {910, "cudaErrorGraphExecUpdateFailure", "the graph update was not performed: the topology changed"},
     {UNKNOWN, "cudaErrorUnknown", "unknown error"},
 };

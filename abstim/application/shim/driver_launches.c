@@ -22,6 +22,7 @@ static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes
     Error error = function ? resolve(function) : INVALID_HANDLE;
     if (!error && extra) error = given_block(function, extra, &parameters);
     if (!error && !extra && function->count && !arguments) error = INVALID_VALUE;
+    if (!error) error = check_cluster(function, traits.cluster);
     if (error) return of_driver(error);
     operation.launch.kernel = function, operation.launch.grid = grid, operation.launch.block = block;
     operation.launch.shared_bytes = shared_bytes;

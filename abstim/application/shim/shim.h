@@ -20,7 +20,7 @@ enum {
     INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, UNSUPPORTED_LIMIT = 215, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNJOINED = 904,
-    IMPLICIT = 906, UNKNOWN = 999,
+    IMPLICIT = 906, INVALID_CLUSTER = 912, UNKNOWN = 999,
     INVALID_HANDLE = 400, CAPTURED_EVENT = 907, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301,
 };
 
@@ -38,6 +38,7 @@ typedef struct {
     unsigned count;
     uint32_t *offsets, *sizes;  // of its parameters in the parameter block
     unsigned parameter_bytes;
+    int large_clusters;  // of more blocks than every GPU with clusters can have
 } Kernel;
 
 typedef struct Graph Graph;
@@ -121,6 +122,7 @@ Error set_attribute(Kernel *kernel, int attribute, int value);
 typedef struct { int cooperative, programmatic, records; Dim3 cluster; } LaunchTraits;
 #define MISSING_RECORDS "launch attributes that record events"
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
+Error check_cluster(const Kernel *kernel, Dim3 cluster);
 
 // arrays.c
 Side side_of_array(const Array *array, size_t byte, size_t y, size_t z);
