@@ -33,6 +33,7 @@ from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
 from functional.launches.launch import Dim3, Launch
 from functional.launches.memory import Memory
+from sampling import Estimate
 
 SOURCES = Path(__file__).parent / "data" / "applications"
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
@@ -163,14 +164,19 @@ def test_a_sample_of_a_program(build, tmp_path, capfd):
 def test_a_sample_finds_in_the_caches_what_the_program_does(monkeypatch, changes, flush, model, warm_up, said):
     """Timed from empty caches it was half as much again as what the program itself is said to take."""
     monkeypatch.setattr(sampler, "sample", lambda *_, warm_up, **__: Sampled(warm_up))
-    found = sampler._of_module("hotspot", load_gpu("rtx3070", changes), "stem", model, flush == "all")
+    found = sampler._of_module("bfs", load_gpu("rtx3070", changes), "stem", model, flush == "all")
     assert found.warm_up == warm_up and said in " ".join(found.notes) and bool(found.notes) == bool(said)
+    assert found.estimate.bounded != bool(said)  # all was simulated, and yet it is not exact
+
+
+EXACT = Estimate(method="stem", total=9, low=9, high=9, basis="exact", detailed_fraction=1)
 
 
 @dataclass(frozen=True)
 class Sampled:
     warm_up: str
     notes: tuple[str, ...] = ()
+    estimate: Estimate = EXACT
 
 
 def test_what_is_not_timed_is_not_held():

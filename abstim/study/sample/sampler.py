@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -272,7 +273,11 @@ _WARM = (
 def _of_module(store: str, gpu: Gpu, method: str, model: str, cold: bool) -> SampleResult:
     """As the program itself is timed, caches kept, as far as the method can warm them up; what is left of that is
     said."""
-    kept = model == DETAILED and not gpu.spec.perfect_memory and not cold
-    warms = kept and not why_not(method_named(method), open_target(store), gpu, model, warm_up_named(_BEFORE), _BEFORE)
+    kept, case = model == DETAILED and not gpu.spec.perfect_memory and not cold, open_target(store)
+    warms = kept and not why_not(method_named(method), case, gpu, model, warm_up_named(_BEFORE), _BEFORE)
     found = sample(store, gpu, method, model=model, warm_up=_BEFORE if warms else "")
-    return replace(found, notes=(*found.notes, _WARM if warms else _COLD)) if kept else found
+    if not kept or len(case.launches) <= (1 + int(_BEFORE) if warms else 1):
+        return found
+    estimate = found.estimate  # of launches that find less than in the program, even where all were simulated
+    estimate = replace(estimate, basis="model", low=0.0, high=math.inf) if estimate.basis == "exact" else estimate
+    return replace(found, estimate=estimate, notes=(*found.notes, _WARM if warms else _COLD))
