@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from nightly import of
 
 import abstim
 from abstim.application import call_server, runtime_environment
+from abstim.application.device_memory import attributes
 from abstim.application.launch_recorder import Selection
 from abstim.application.loaded_modules import LoadedModules, best_ptx, images
 from abstim.application.run_application import run_application
@@ -26,10 +28,12 @@ from abstim.cli import main
 from abstim.cli.application import _names
 from abstim.gpu.config import load_gpu
 from abstim.session.result import NO_CLUSTERS
+from abstim.study.sample import sampler
 from abstim.study.sample.sampler import sample_application
 from functional.errors import InputError
 from functional.launches.launch import Dim3, Launch
 from functional.launches.memory import Memory
+from sampling import Estimate
 
 SOURCES = Path(__file__).parent / "data" / "applications"
 CAN = sys.platform == "linux" and shutil.which("cc") is not None
@@ -82,7 +86,8 @@ def run(program, *arguments, gpus=("rtx3070",), **options):
 
 def test_everything_a_program_may_ask(build, capfd):
     result = run(build("everything"), "one", "two", gpus=("rtx3070", "gtx480"))
-    said = capfd.readouterr().out
+    said, notes = capfd.readouterr()
+    assert notes.count("is given pinned memory") == 1 == notes.count("is given managed memory")
     assert "PASSED with 2 arguments" in said and "device NVIDIA GeForce RTX 3070 (Ampere), 46 SMs" in said
     assert result.status == 7 and not result.interrupted
     # device memory of 2^40 bytes is refused, and said
@@ -147,6 +152,31 @@ def test_a_sample_of_a_program(build, tmp_path, capfd):
     assert samples[0].estimate.detailed_fraction < 1
     with pytest.raises(InputError, match="no_such"):
         sample_application(["true"], [gpu], "no_such")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flush", "model", "warm_up", "said"),
+    [
+        ((), "", "detailed", "3", "counts as cold"), ((), "all", "detailed", "", ""), ((), "", "occupancy", "", ""),
+        (PERFECT, "", "detailed", "", ""),
+    ],
+)  # fmt: skip
+def test_a_sample_finds_in_the_caches_what_the_program_does(monkeypatch, changes, flush, model, warm_up, said):
+    """Timed from empty caches it was half as much again as what the program itself is said to take."""
+    monkeypatch.setattr(sampler, "sample", lambda *_, warm_up, **__: Sampled(warm_up))
+    found = sampler._of_module("bfs", load_gpu("rtx3070", changes), "stem", model, flush == "all")
+    assert found.warm_up == warm_up and said in " ".join(found.notes) and bool(found.notes) == bool(said)
+    assert found.estimate.bounded != bool(said)  # all was simulated, and yet it is not exact
+
+
+EXACT = Estimate(method="stem", total=9, low=9, high=9, basis="exact", detailed_fraction=1)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    warm_up: str
+    notes: tuple[str, ...] = ()
+    estimate: Estimate = EXACT
 
 
 def test_what_is_not_timed_is_not_held():
@@ -290,7 +320,8 @@ def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):
     assert "PASSED" in said.out and "CUDA defines 1 and 0 alone" in said.err
     assert "launch attributes that record events" in said.err
     launches = [timed.launch for timed in result.launches]
-    assert [(launch.grid.x, launch.block.x, launch.cluster.x) for launch in launches] == [(6, 32, 2), (12, 64, 4)]
+    shapes = [(launch.grid.x, launch.block.x, launch.cluster.x) for launch in launches]
+    assert shapes == [(6, 32, 2), (12, 64, 4), (16, 32, 16)]
     assert not any(NO_CLUSTERS in note for note in result.notes)
     assert NO_CLUSTERS in run(build("clusters"), model="analytic").notes[0]
 
@@ -444,6 +475,17 @@ def test_copies_beyond_an_allocation_are_refused(build, capfd):
 
 def test_streams_and_events_that_are_not_there(build, capfd):
     assert misused(build, capfd, "handles")[:2] == (0, "400 400 400 400 400 400 400 ; 0 0 0 ; 400 400")
+
+
+def test_arguments_are_looked_at_and_pools_count(build, capfd):
+    assert misused(build, capfd, "arguments")[:2] == (0, "12 1 1 1 1 215 ; -5 6 ; 0 0 4096 0 4096 77 0 4096 0 0 ; 0 1")
+    of_h100 = attributes(load_gpu("h100"), 80)
+    assert (of_h100[111], of_h100[115], of_h100[120]) == (1024, 1, 1)  # kept of shared memory, pools, clusters
+
+
+def test_what_a_capture_forbids_ends_it_and_graphs_of_another_shape_are_no_update(build, capfd):
+    said = "904 0 900 901 906 901 900 901 ; 0 0 0 0 910 2"
+    assert misused(build, capfd, "captures")[:2] == (0, said)
 
 
 @pytest.mark.parametrize("first", [(), ("first",)])

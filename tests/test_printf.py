@@ -13,6 +13,7 @@ from abstim.cli.app import app_for
 from abstim.targets import execution as trace_cache
 from functional.keep.kept import Kept
 from functional.launches.memory import MOST_BYTES, Memory
+from functional.steps.device_runtime import hexadecimal
 
 # printf("%d %d %d\n", block, warp, round) by the first lane of each warp, twice, with a barrier in between
 _ROUND = """
@@ -51,6 +52,18 @@ def command(*arguments: str) -> str:
     result = CliRunner().invoke(app_for(arguments), list(arguments))
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def test_hexadecimal_numbers_are_as_c_writes_them() -> None:
+    numbers = (1.5, -0.0, 1e-310, float("inf"), 1 / 3)
+    assert [hexadecimal(x, "a") for x in numbers] == [
+        "0x1.8p+0",
+        "-0x0p+0",
+        "0x0.012688b70e62bp-1022",
+        "inf",
+        (1 / 3).hex(),
+    ]
+    assert hexadecimal(1024.0, "A") == "0X1P+10"
 
 
 def test_run_shows_it_also_from_the_cache(ptx: str, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from call_command import call
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 import abstim
 from abstim.cli.sample import print_sample
@@ -18,10 +19,12 @@ from abstim.gpu.config import load_gpu
 from abstim.study.sample.inside import analysis_share
 from abstim.study.sample.methods import METHODS, Known
 from abstim.study.sample.sample_result import MOST_WAYS, SampleResult, by_way, thinned
-from abstim.study.sample.sampled_program import kept_analyses
+from abstim.study.sample.sampled_program import kept_analyses, name_of
 from abstim.study.sample.sampler import compare, opened, sample
+from abstim.targets.execution import execute, write_store
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
+from functional.execution.default_executor import default_executor
 from functional.keep.kept import Kept
 from functional.suite import case_of, ptx_path
 from functional.suite._table1_networks import bfs
@@ -158,8 +161,22 @@ def test_what_is_chosen_at_random_is_so_by_a_seed() -> None:
     assert "no bound on its error" in next(line for line in shown.splitlines() if "cycles" in line)
 
 
+def test_what_is_kept_is_of_the_traces_and_registers_it_was_found_for(tmp_path) -> None:
+    """Stores of one kernel on other data were taken for each other's: neither memory nor parameters are in them."""
+    case, gpu = open_target("micro_divergence"), load_gpu("gtx480")
+    write_store(case, tmp_path / "store", default_executor())
+    stored = open_target(str(tmp_path / "store"))
+    first, *rest = stored.manifest.launches
+    traces = execute(case).traces
+    entries = changed(first, checksum="another's"), changed(first, registers=99)
+    recorded = traces, (replace(traces[0], masks=traces[0].masks ^ 1), *traces[1:])
+    others = [replace(stored, manifest=changed(stored.manifest, launches=(entry, *rest))) for entry in entries]
+    others += [replace(case, traces=each) for each in recorded]
+    assert len({name_of((), each, gpu) for each in (case, stored, *others)}) == 6
+
+
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
-    from abstim.study.sample.sampled_program import MADE_BY, SampledProgram, kept_parts, name_of
+    from abstim.study.sample.sampled_program import MADE_BY, SampledProgram, kept_parts
     from functional import suite
 
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of

@@ -151,6 +151,26 @@ def test_surfaces() -> None:
         sample(SURFACE.replace("zero", "trap"), plane, np.array([[8, 1], [32, 0]]), size=(4, 4), channels=2)
 
 
+def test_lanes_may_name_different_objects() -> None:
+    """Handles that a kernel reads from memory: a warp of two textures ended as if they were none."""
+    body = (
+        "and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 1; selp.b64 %rd1, %rd2, %rd1, %p1; cvt.rn.f32.u32 %f1, %r0;"
+        "tex.grad.1d.v4.f32.f32 {%f5, %f6, %f7, %f8}, [%rd1, {%f1}], {%f1}, {%f1};"
+    )
+    parsed = module(
+        kernel(body).replace("mad.wide.u32 %rd2, %r0, 8, %rd2;", "").replace("ld.global.v2.f32 {%f1, %f2}, [%rd2];", "")
+    )
+    memory = Memory(parsed.variables)
+    for name in ("first", "second"):
+        memory.allocate(name, 128, np.arange(32, dtype=np.float32) + 100 * (name == "second"))
+    memory.allocate("o", 256)
+    arguments = [Texture("first", size=(32,)), Texture("second", size=(16,), linear=True), Pointer("o")]
+    trace = LlvmExecutor().run(make_launch(link(parsed, "k"), 1, 32, arguments, memory), memory)
+    want = [n + 0.0 if n % 2 == 0 else min(n + 99.5, 115.0) for n in range(32)]
+    assert memory.read("o", np.float32)[::2].tolist() == want
+    assert len(trace.records) == 3 + 2 + 2  # parameters, a line of each texture, two that are stored to
+
+
 def test_what_is_no_texture_is_refused() -> None:
     with pytest.raises(InputError, match="the texture has 256 bytes, buffer 'texels' only 48"):
         sample(TEX2D, GRID, np.zeros((1, 2)), size=(8, 8))

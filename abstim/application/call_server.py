@@ -120,6 +120,10 @@ _FAULTS = {"assertion": ASSERTED, "misaligned": MISALIGNED, "out of bounds": ILL
 _WORKSPACE_BYTES = 8
 _KINDS = {0: "s", 1: "u", 2: "f"}
 _MODES = ("wrap", "clamp", "mirror", "border")
+_FROM_HOST = {  # by cudaMemoryType, of memory that is timed as the device's own
+    1: "a kernel is given pinned memory of the host: it is timed as the device's, a GPU reads it over the link",
+    3: "a kernel is given managed memory: it is timed as the device's, a GPU fetches what was not there over the link",
+}
 
 
 Answer = int | bytes | tuple[int | bytes, ...]  # of a reply: its fields, and what else it holds
@@ -157,6 +161,8 @@ class CallServer:
     problems: dict[str, int] = field(default_factory=dict)  # -> how often
     allowed: set[tuple[str, str, Shape]] = field(default_factory=set)  # launches on this GPU; module's digest, kernel
     _workspace: int = 0
+    _from_host: dict[int, int] = field(default_factory=dict)  # address of an allocation -> a key of _FROM_HOST
+    _told: set[int] = field(default_factory=set)
     _may_share: dict[int, int] = field(default_factory=dict)  # function -> dynamic shared bytes that the program let it
     _functions: list[tuple[LoadedModule, Program]] = field(default_factory=list)
 
@@ -289,9 +295,12 @@ class CallServer:
     # -- memory
     def _allocate(self, bytes: int, kind: int) -> Answer:
         try:
-            return self.memory.allocate(bytes)
+            address = self.memory.allocate(bytes)
         except InputError:
             raise CudaError(OUT_OF_MEMORY, f"device memory of {self.memory.global_bytes >> 30} GiB is full") from None
+        if kind in _FROM_HOST:
+            self._from_host[address] = kind
+        return address
 
     def _inside(self, address: int, bytes: int) -> None:
         if not self.memory.holds(address, bytes):
@@ -300,6 +309,7 @@ class CallServer:
     def _release(self, address: int) -> None:
         if not self.memory.release(address):
             raise CudaError(INVALID_VALUE)
+        self._from_host.pop(address, None)
 
     def _texture(
         self, address: int, width: int, height: int, depth: int, pitch: int, bits: int, kind: int, channels: int,
@@ -346,6 +356,7 @@ class CallServer:
         given = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
         extents = cuda_shape(program, *given, shared_bytes)
         shape = Shape(*extents, shared_bytes, cluster, cooperative=bool(cooperative), programmatic=bool(programmatic))
+        self._tell_what_is_from_host(payload)
         try:
             text = self.execute(loaded, program, shape, payload, stream)
         except PtxError as error:
@@ -357,6 +368,17 @@ class CallServer:
             number = next((number for words, number in _FAULTS.items() if words in str(error)), LAUNCH_FAILURE)
             raise CudaError(number, lasting=True) from None
         return 0, text.encode()
+
+    def _tell_what_is_from_host(self, parameters: bytes) -> None:
+        """Once of each kind that a kernel is given: nothing else says that its way to the device takes no time."""
+        if self._told.issuperset(self._from_host.values()):
+            return
+        for (word,) in struct.iter_unpack("<Q", parameters[: len(parameters) // 8 * 8]):
+            region = self.memory.region_at(word)
+            kind = self._from_host.get(region.address, 0) if region else 0
+            if kind and kind not in self._told:
+                self._told.add(kind)
+                note(f"abstim: {_FROM_HOST[kind]}")
 
     def execute(self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int) -> str:
         """Launch a kernel, and then what it launches itself, each grid when the one before has ended with all of its

@@ -70,6 +70,7 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
         MaxThreadsPerMultiProcessor=spec.max_threads_per_sm, MaxRegistersPerMultiprocessor=spec.registers_per_sm,
         ComputeCapabilityMajor=major, ComputeCapabilityMinor=minor, MaxBlocksPerMultiprocessor=spec.max_blocks_per_sm,
         MaxSharedMemoryPerMultiprocessor=spec.shared_bytes_per_sm, MaxSharedMemoryPerBlockOptin=most_shared_bytes(gpu),
+        ReservedSharedMemoryPerBlock=spec.shared_bytes_kept_per_block,
     )  # fmt: skip
     if major >= 8:  # parts of L2 that can be set aside: three quarters (CUDA's programming guide); not modelled
         persisting = l2_bytes * 3 // 4

@@ -103,7 +103,8 @@ def _compiled(library: Path, arguments: Sequence[str], files: Mapping[str, str])
         command = [*compiler(), *arguments, "-o", library.name]
         done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)
         if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+            lines = (line for line in done.stderr.splitlines() if "error" in line or "failed" in line)
+            first = next(lines, done.stderr[:200])
             raise InputError(f"the C compiler {command[0]} cannot make {library.name}: {first}")
         made.replace(library)
 

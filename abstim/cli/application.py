@@ -80,7 +80,7 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
     `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`"""
     from abstim.application.run_application import run_application
 
-    refuse_options("with --sample", flush=options.sample and options.flush)
+    refuse_options("with --sample, but all", flush=options.sample and options.flush not in ("", "all"))
     ours = set() if options.pass_options else flags_of(ProgramGpus, ProgramOptions) | {"--json"}
     if behind := [word for word in command[1:] if word.partition("=")[0] in ours]:
         raise InputError(
@@ -94,9 +94,10 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
 
         result, samples = sample_application(command, gpus, options.sample, **given)
     else:
-        done = itertools.count(1)  # how many launches there will be the program alone knows
+        done = itertools.count()  # how many launches there will be the program alone knows
         with progress(quiet=as_json) as report:
-            given["told"] = lambda timed: report("launches timed", next(done), None)
+            (tell := lambda _=None: report("launches timed", next(done), None))()  # the first may take long
+            given["told"] = tell
             result, samples = run_application(command, gpus, **given), None
     print_notes([timed.results[0] for timed in result.launches])
     if as_json:

@@ -175,12 +175,15 @@ def execution_key(
     case: Case, executor: str, instruction_budget: int | None = None, turns: Turns = in_block_order
 ) -> str:
     """What an execution depends on: programs, launches and how their thread blocks take turns, contents of memory and
-    where buffers begin and end, expected outputs, executor, budget, code."""
+    where buffers begin and end, expected outputs, executor, budget, code. Of one that was recorded elsewhere, which has
+    no memory and need have no parameters, the traces."""
     parts: list[Any] = [executor] if instruction_budget is None else [executor, instruction_budget]
     for number, launch in enumerate(case.launches):
         program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}:{launch.cluster}"
         parts += [program.digest, program.name, shape, launch.parameters]
         parts += interleaving.parts() if (interleaving := turns(number)) else ()
+    parts += [launch.checksum for launch in case.manifest.launches] if isinstance(case, StoredCase) else ()
+    parts += [column for trace in case.traces for column in vars(trace).values()]
     parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
     parts += case.memory.contents()
     for name, expected in case.expected.items():

@@ -283,10 +283,17 @@ def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:
     return _FIELD.sub(show, text), count
 
 
+def hexadecimal(number: float, kind: str) -> str:
+    """As C's `%a` and `%A` without width or precision, which writes no zeros behind the last digit."""
+    digits, separator, exponent = number.hex().partition("p")
+    text = digits.rstrip("0").rstrip(".") + separator + exponent if separator else digits
+    return text.upper() if kind == "A" else text
+
+
 def _field(thread: Thread, take: Callable[[int], bytes], spec: str, length: str | None, kind: str) -> str:
     if kind in "fFeEgGaA":
         number = struct.unpack("<d", take(8))[0]
-        return number.hex() if kind in "aA" else (spec + kind) % number
+        return hexadecimal(number, kind) if kind in "aA" else (spec + kind) % number
     if kind == "s":
         return (spec + "s") % thread.string(int.from_bytes(take(8), "little"))
     if kind == "p":

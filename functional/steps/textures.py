@@ -2,6 +2,7 @@
 
 Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,15 +38,16 @@ class _Access:
         spatial = elements[self.layered : self.layered + given_axes]
         self.coordinates: list[Getter] = [getter(slots, e, coordinate_type) for e in spatial]
 
-    def texture(self, frame: Frame, active: np.ndarray) -> Texture:
-        """The object; all lanes have to name one. Raises ExecutionError."""
-        handles = np.unique(frame.full(self.handle(frame))[active])
-        texture = frame.machine.memory.texture(int(handles[0])) if len(handles) == 1 else None
-        if texture is None or len(texture.size) < self.axes + (self.layered or self.cube):
-            what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
-            named = f"of reference '{self.reference}' " if self.reference else ""
-            raise frame.fault(self.inst, f"handle {int(handles[0]):#x} {named}{what}")
-        return texture
+    def objects(self, frame: Frame, active: np.ndarray) -> Iterator[tuple[Texture, np.ndarray]]:
+        """Each object that active lanes name, and which do. Raises ExecutionError."""
+        handles = frame.full(self.handle(frame))
+        for handle in np.unique(handles[active]):
+            texture = frame.machine.memory.texture(int(handle))
+            if texture is None or len(texture.size) < self.axes + (self.layered or self.cube):
+                what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
+                named = f"of reference '{self.reference}' " if self.reference else ""
+                raise frame.fault(self.inst, f"handle {int(handle):#x} {named}{what}")
+            yield texture, active & (handles == handle)
 
     def place(self, frame: Frame, texture: Texture, active: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """(coordinates in a plane, the plane), each [row, lane]."""
@@ -95,25 +97,28 @@ def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
 
 
 def texture_step(slots: Slots, inst: Instruction) -> Step:
-    """`tex[.level].GEOMETRY.v4.TYPE.COORDINATES d, [object, {coordinates}]`; only the one level there is."""
+    """`tex[.level|.grad].GEOMETRY.v4.TYPE.COORDINATES d, [object, {coordinates}]`; there is only one level, whatever
+    level or gradients are given."""
     types = inst.modifiers[-2:]
-    rest = set(inst.modifiers[:-2]) - {"v4", "level"} - set(_GEOMETRIES)
+    rest = set(inst.modifiers[:-2]) - {"v4", "level", "grad"} - set(_GEOMETRIES)
     refuse_if(rest or types[0] not in ("f32", "s32", "u32") or types[1] not in ("f32", "s32"))
     targets = parts_of(inst.destinations[0])
-    refuse_if(len(targets) != 4 or len(inst.sources) > 3)
+    given = 1 if "level" in inst.modifiers else 2 if "grad" in inst.modifiers else 0
+    refuse_if(len(targets) != 4 or len(inst.sources) != 2 + given)  # no offsets in texels, nor depths to compare with
     access = _Access(slots, inst, types[1])
+    corners = 2**access.axes  # whose texels are read, at most
     setters = [setter(slots, e, types[0]) for e in targets]
 
     def step(frame: Frame) -> None:
         active = frame.lanes()
         result = np.zeros((frame.count, 32, 4), DTYPES[types[0]])
-        address = np.zeros((frame.count, 32, 1), np.int64)
-        if active.any():
-            texture = access.texture(frame, active)
-            position, layer = access.place(frame, texture, active)
-            values, address = _fetch(frame, texture, position, layer, types[1] == "s32")
-            result[..., 3] = 1  # of channels that are missing, which are 0, 0, 1
-            result[..., : texture.channels] = values.astype(DTYPES[types[0]])
+        address = np.zeros((frame.count, 32, corners), np.int64)
+        result[active, 3] = 1  # of channels that are missing, which are 0, 0, 1
+        for texture, lanes in access.objects(frame, active):
+            position, layer = access.place(frame, texture, lanes)
+            values, texels = _fetch(frame, texture, position, layer, types[1] == "s32")
+            result[lanes, : texture.channels] = values[lanes].astype(DTYPES[types[0]])
+            address[lanes] = texels[lanes] if texels.shape[2] == corners else texels[lanes, :1]
         for i, write in enumerate(setters):
             write(frame, raw(np.ascontiguousarray(result[..., i])))
         _record(frame, address, active)
@@ -211,9 +216,16 @@ def _surface_places(
     frame: Frame, access: _Access, active: np.ndarray, width: int, mode: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """(addresses, lanes that access anything), both [row, lane]."""
-    if not active.any():
-        return np.full(active.shape, GLOBAL_BASE, np.int64), active
-    texture = access.texture(frame, active)
+    places, inside = np.full(active.shape, GLOBAL_BASE, np.int64), active.copy()
+    for texture, lanes in access.objects(frame, active):
+        address, valid = _places_of(frame, access, texture, lanes, width, mode)
+        places[lanes], inside[lanes] = address[lanes], valid[lanes]
+    return places, inside
+
+
+def _places_of(
+    frame: Frame, access: _Access, texture: Texture, active: np.ndarray, width: int, mode: str
+) -> tuple[np.ndarray, np.ndarray]:
     region = frame.machine.memory.buffers[texture.buffer]
     offset, inside = np.full(active.shape, texture.offset_bytes, np.int64), active.copy()
     for i, get in enumerate(access.coordinates):

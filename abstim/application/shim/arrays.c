@@ -11,7 +11,8 @@ PUBLIC ChannelFormat cudaCreateChannelDesc(int x, int y, int z, int w, int kind)
 }
 
 PUBLIC Error cudaMalloc3DArray(Array **array, const ChannelFormat *format, Extent extent, unsigned flags) {
-    if (flags & CUBE) return missing("cudaMalloc3DArray of a cube map");
+    int faces = flags & LAYERED ? extent.depth % 6 == 0 : extent.depth == 6;
+    if (flags & CUBE && (extent.width != extent.height || !extent.depth || !faces)) return failed(INVALID_VALUE);
     Array *made = calloc(1, sizeof *made);
     *made = (Array){NULL, *format, extent, texel_bytes(format), flags};
     size_t texels = extent.width * most(extent.height, 1) * most(extent.depth, 1);
@@ -142,6 +143,7 @@ static struct texture_request describe(const RuntimeResource *r, const RuntimeSa
 
 static Error object(uint64_t *handle, const RuntimeResource *r, const RuntimeSampling *s) {
     if (r->type == MIPMAP) return missing("cudaCreateTextureObject of a mipmapped array");
+    if (s && s->srgb && s->as_float) return missing("cudaCreateTextureObject of a texture in sRGB");
     struct texture_request request = describe(r, s);
     struct texture_reply reply = {0};
     Error error = ASK(TEXTURE, request, reply);

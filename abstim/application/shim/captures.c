@@ -27,39 +27,109 @@ void record_in_capture(Event *event, Stream *stream) {
     graph->recorded[graph->recorded_count++] = event;
 }
 
+void invalidate(Graph *captured) { captured->invalid = 1; }
+
 void capture(Stream *stream, Operation *operation) {
     Node *node = add_node(stream->capture, operation, stream->tails.nodes, stream->tails.count);
     stream->tails.count = 0;
     follow(&stream->tails, &node, 1);
 }
 
+// Captures that have begun, and what each forbids: a mode of cudaStreamCaptureMode, for its thread or for all
+enum { FOR_ALL_THREADS, FOR_ITS_THREAD, RELAXED, MOST_CAPTURES = 64 };
+static struct { Stream *origin; int mode; pthread_t thread; } begun[MOST_CAPTURES];
+static size_t begun_count;
+static __thread int own_mode = FOR_ALL_THREADS;
+
+static int forbids(size_t k, int implicit) {
+    if (!is_stream(begun[k].origin)) return 0;
+    if (implicit) return !(begun[k].origin->flags & 1);  // a stream that the default one waits for
+    if (begun[k].mode == RELAXED || own_mode == RELAXED) return 0;
+    return pthread_equal(begun[k].thread, pthread_self()) || (begun[k].mode == FOR_ALL_THREADS && own_mode == FOR_ALL_THREADS);
+}
+
+// What a capture that has begun does not allow ends it: work of the default stream (`implicit`), or calls that wait
+Error breaks_capture(int implicit) {
+    Error error = SUCCESS;
+    lock();
+    for (size_t k = 0; k < begun_count; k++)
+        if (forbids(k, implicit)) begun[k].origin->capture->invalid = 1, error = implicit ? IMPLICIT : CAPTURE_UNSUPPORTED;
+    unlock();
+    return error;
+}
+
+static Error begin(Stream *stream, Graph *graph, int mode) {
+    lock();
+    int room = begun_count < MOST_CAPTURES;
+    if (room) begun[begun_count].origin = stream, begun[begun_count].mode = mode, begun[begun_count++].thread = pthread_self();
+    stream->capture = graph, stream->origin = 1, stream->tails.count = 0;
+    unlock();
+    return failed(room ? SUCCESS : missing("cudaStreamBeginCapture of more than 64 streams"));
+}
+
+static void end(const Stream *stream) {
+    lock();
+    for (size_t k = begun_count; k-- > 0;)
+        if (begun[k].origin == stream) begun[k] = begun[--begun_count];
+    unlock();
+}
+
+// Does a node come before another of its graph, or before what its capture ended with?
+static int is_followed(const Graph *graph, const Node *node, const Tails *ends) {
+    for (size_t k = 0; k < ends->count; k++)
+        if (ends->nodes[k] == node) return 1;
+    for (size_t k = 0; k < graph->count; k++)
+        for (size_t b = 0; b < graph->nodes[k]->before_count; b++)
+            if (graph->nodes[k]->before[b] == node) return 1;
+    return 0;
+}
+
+static int all_joined(const Graph *graph, const Stream *origin) {
+    for (size_t k = 0; k < graph->joined_count; k++) {
+        const Stream *other = graph->joined[k];
+        for (size_t t = 0; is_stream(other) && other->capture == graph && t < other->tails.count; t++)
+            if (!is_followed(graph, other->tails.nodes[t], &origin->tails)) return 0;
+    }
+    return 1;
+}
+
+PUBLIC Error cudaThreadExchangeStreamCaptureMode(int *mode) {
+    int before = own_mode;
+    if (*mode < FOR_ALL_THREADS || *mode > RELAXED) return failed(INVALID_VALUE);
+    own_mode = *mode, *mode = before;
+    return failed(SUCCESS);
+}
 PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
-    (void)mode;
     CHECK_STREAM(stream);
+    Graph *graph;
     if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
-    stream->origin = 1, stream->tails.count = 0;
-    return cudaGraphCreate(&stream->capture, 0);
+    if (stream->capture) return failed(INVALID_VALUE);
+    cudaGraphCreate(&graph, 0);
+    return begin(stream, graph, mode);
 }
 PUBLIC Error cudaStreamBeginCaptureToGraph(Stream *stream, Graph *graph, void *before, void *data, size_t count,
                                            int mode) {
-    (void)data, (void)mode;
+    (void)data;
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
-    stream->capture = graph, stream->origin = 1, stream->tails.count = 0;
+    if (stream->capture) return failed(INVALID_VALUE);
+    Error error = begin(stream, graph, mode);
     follow(&stream->tails, before, before ? count : 0);
-    return failed(SUCCESS);
+    return error;
 }
 PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
-    if (graph) *graph = stream->capture;
     Graph *captured = stream->capture;
+    Error error = captured->invalid ? CAPTURE_INVALIDATED : all_joined(captured, stream) ? SUCCESS : UNJOINED;
+    if (graph) *graph = error ? NULL : captured;
+    end(stream);
     for (size_t k = 0; k < captured->joined_count; k++)
         if (is_stream(captured->joined[k]) && captured->joined[k]->capture == captured) captured->joined[k]->capture = NULL;
     for (size_t k = 0; k < captured->recorded_count; k++)
         if (is_handle(captured->recorded[k]) && captured->recorded[k]->capture == captured) captured->recorded[k]->capture = NULL;
     captured->joined_count = captured->recorded_count = 0, captured->done = 1, stream->capture = NULL, stream->origin = 0;
-    return failed(SUCCESS);
+    return failed(error);
 }
 static Error capture_info(Stream *stream, int *status, unsigned long long *id, Graph **graph, Node *const **before,
                           size_t *count) {

@@ -52,7 +52,8 @@ typedef struct {
     int host_page_tables, direct_managed, max_blocks_per_sm, access_window;
     size_t reserved_shared_bytes;
 #if RUNTIME > 11
-    int rest[76];  // none of them is had
+    int registers_host_memory, sparse_arrays, registers_read_only, timelines, pools, direct[3], handles, deferred, ipc,
+        clusters, rest[64];  // what is not set is not had
 #endif
 } Properties;
 
@@ -123,6 +124,10 @@ static void describe(Properties *p) {
     p->concurrent_managed = value_of(89), p->cooperative = value_of(95), p->preemption = value_of(90);
     p->shared_bytes_per_block_opt_in = value_of(97), p->max_blocks_per_sm = value_of(106);
     p->persisting_l2_bytes = value_of(108), p->access_window = value_of(109);
+    p->reserved_shared_bytes = (size_t)value_of(111);
+#if RUNTIME > 11
+    p->registers_host_memory = value_of(99), p->pools = value_of(115), p->clusters = value_of(120);
+#endif
 #if RUNTIME < 13
     p->clock_khz = value_of(13), p->memory_clock_khz = value_of(36), p->overlap = value_of(15);
     p->single_to_double = value_of(87);
@@ -147,8 +152,9 @@ PUBLIC Error cudaSetDevice(int device) {
 PUBLIC Error cudaInitDevice(int device, unsigned a, unsigned b) { (void)a, (void)b; return cudaSetDevice(device); }
 PUBLIC Error cudaChooseDevice(int *device, const void *wanted) { (void)wanted; *device = 0; return failed(SUCCESS); }
 PUBLIC Error cudaSetValidDevices(int *devices, int count) { (void)devices, (void)count; return failed(SUCCESS); }
-PUBLIC Error cudaSetDeviceFlags(unsigned flags) { (void)flags; return failed(SUCCESS); }
-PUBLIC Error cudaGetDeviceFlags(unsigned *flags) { *flags = 0; return failed(SUCCESS); }
+static unsigned device_flags;  // how the host waits
+PUBLIC Error cudaSetDeviceFlags(unsigned flags) { device_flags = flags; return failed(SUCCESS); }
+PUBLIC Error cudaGetDeviceFlags(unsigned *flags) { *flags = device_flags; return failed(SUCCESS); }
 PUBLIC Error cudaDeviceReset(void) { print_pending(); return failed(SUCCESS); }
 PUBLIC Error cudaThreadExit(void) { return cudaDeviceReset(); }
 PUBLIC Error cudaDriverGetVersion(int *version) { *version = RUNTIME * 1000; return failed(SUCCESS); }
@@ -162,14 +168,15 @@ PUBLIC Error cudaCtxResetPersistingL2Cache(void) { return failed(SUCCESS); }
 PUBLIC Error cudaProfilerStart(void) { return failed(SUCCESS); }
 PUBLIC Error cudaProfilerStop(void) { return failed(SUCCESS); }
 
-static size_t limits[16] = {1024, 1 << 20, 8 << 20};  // stack, printf, heap
+enum { LIMITS = 7 };
+static size_t limits[LIMITS] = {1024, 1 << 20, 8 << 20};  // stack, printf, heap
 PUBLIC Error cudaDeviceGetLimit(size_t *value, int limit) {
-    if (limit < 0 || limit >= 16) return failed(INVALID_VALUE);
+    if (limit < 0 || limit >= LIMITS) return failed(UNSUPPORTED_LIMIT);
     *value = limits[limit];
     return failed(SUCCESS);
 }
 PUBLIC Error cudaDeviceSetLimit(int limit, size_t value) {
-    if (limit < 0 || limit >= 16) return failed(INVALID_VALUE);
+    if (limit < 0 || limit >= LIMITS) return failed(UNSUPPORTED_LIMIT);
     limits[limit] = value;
     return failed(SUCCESS);
 }
@@ -185,6 +192,7 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {OUT_OF_MEMORY, "cudaErrorMemoryAllocation", "out of memory"},
     {INITIALIZATION_ERROR, "cudaErrorInitializationError", "initialization error"},
     {INVALID_CONFIGURATION, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {INVALID_PITCH, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
     {INVALID_SYMBOL, "cudaErrorInvalidSymbol", "invalid device symbol"},
     {INVALID_TEXTURE, "cudaErrorInvalidTexture", "invalid texture reference"},
     {INVALID_DIRECTION, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
@@ -193,6 +201,7 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {INVALID_IMAGE, "cudaErrorInvalidKernelImage", "device kernel image is invalid"},
     {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
+    {UNSUPPORTED_LIMIT, "cudaErrorUnsupportedLimit", "limit is not supported on this architecture"},
     {218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
     {INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
@@ -210,7 +219,10 @@ static const struct { Error error; const char *name, *text; } errors[] = {
     {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {UNJOINED, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {IMPLICIT, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
     {CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {INVALID_CLUSTER, "cudaErrorInvalidClusterSize", "cluster misconfiguration"},
     {910, "cudaErrorGraphExecUpdateFailure", "the graph update was not performed: the topology changed"},
     {UNKNOWN, "cudaErrorUnknown", "unknown error"},
 };

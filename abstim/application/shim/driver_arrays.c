@@ -137,11 +137,10 @@ PUBLIC Error cuTexObjectCreate(uint64_t *handle, const Resource *r, const Sampli
     RuntimeResource resource;
     ChannelFormat format;
     if (!runtime_resource(r, &resource)) return missing("cuTexObjectCreate of this resource");
-    if (s->flags & SRGB) return missing("cuTexObjectCreate with sRGB");
     if (r->type == ARRAY) cudaGetChannelDesc(&format, r->array.array);
     else format = resource.linear.format;
     int promoted = format.kind != 2 && format.x < 32 && !(s->flags & AS_INTEGER);
-    RuntimeSampling sampling = {.filter = s->filter, .as_float = promoted,
+    RuntimeSampling sampling = {.filter = s->filter, .as_float = promoted, .srgb = !!(s->flags & SRGB),
                                 .normalized = !!(s->flags & NORMALIZED)};
     memcpy(sampling.address, s->address, sizeof s->address);
     memcpy(sampling.border, s->border, sizeof s->border);

@@ -22,6 +22,7 @@ static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes
     Error error = function ? resolve(function) : INVALID_HANDLE;
     if (!error && extra) error = given_block(function, extra, &parameters);
     if (!error && !extra && function->count && !arguments) error = INVALID_VALUE;
+    if (!error) error = check_cluster(function, traits.cluster);
     if (error) return of_driver(error);
     operation.launch.kernel = function, operation.launch.grid = grid, operation.launch.block = block;
     operation.launch.shared_bytes = shared_bytes;
@@ -62,6 +63,10 @@ PUBLIC Error cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, K
 PUBLIC Error cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Kernel *function, int threads,
                                                          size_t shared_bytes) {
     return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
+}
+
+PUBLIC Error cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, Kernel *function, int blocks, int threads) {
+    return function ? DRIVER(cudaOccupancyAvailableDynamicSMemPerBlock(bytes, function, blocks, threads)) : INVALID_HANDLE;
 }
 
 // The largest thread block of those that fill an SM most

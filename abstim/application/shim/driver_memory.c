@@ -22,22 +22,31 @@ PUBLIC Error cuMemAllocPitch_v2(void **pointer, size_t *pitch, size_t width, siz
 PUBLIC Error cuMemAllocAsync(void **pointer, size_t bytes, Stream *stream) {
     return DRIVER(cudaMallocAsync(pointer, bytes, stream));
 }
-PUBLIC Error cuMemAllocFromPoolAsync(void **pointer, size_t bytes, void *pool, Stream *stream) {
+PUBLIC Error cuMemAllocFromPoolAsync(void **pointer, size_t bytes, Pool *pool, Stream *stream) {
     return DRIVER(cudaMallocFromPoolAsync(pointer, bytes, pool, stream));
 }
 PUBLIC Error cuMemFreeAsync(void *pointer, Stream *stream) { return DRIVER(cudaFreeAsync(pointer, stream)); }
 PUBLIC Error cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { return DRIVER(cudaMemGetInfo(free_bytes, total)); }
-PUBLIC Error cuDeviceGetDefaultMemPool(void **pool, int device) {
+PUBLIC Error cuDeviceGetDefaultMemPool(Pool **pool, int device) {
     return DRIVER(cudaDeviceGetDefaultMemPool(pool, device));
 }
-PUBLIC Error cuDeviceGetMemPool(void **pool, int device) { return cuDeviceGetDefaultMemPool(pool, device); }
-PUBLIC Error cuMemPoolSetAttribute(void *pool, int attribute, void *value) {
+PUBLIC Error cuDeviceGetMemPool(Pool **pool, int device) { return DRIVER(cudaDeviceGetMemPool(pool, device)); }
+PUBLIC Error cuDeviceSetMemPool(int device, Pool *pool) { return DRIVER(cudaDeviceSetMemPool(device, pool)); }
+PUBLIC Error cuMemPoolCreate(Pool **pool, const void *properties) { return DRIVER(cudaMemPoolCreate(pool, properties)); }
+PUBLIC Error cuMemPoolDestroy(Pool *pool) { return DRIVER(cudaMemPoolDestroy(pool)); }
+PUBLIC Error cuMemPoolSetAccess(Pool *pool, const void *access, size_t count) {
+    return DRIVER(cudaMemPoolSetAccess(pool, access, count));
+}
+PUBLIC Error cuMemPoolGetAccess(int *flags, Pool *pool, const void *place) {
+    return DRIVER(cudaMemPoolGetAccess(flags, pool, place));
+}
+PUBLIC Error cuMemPoolSetAttribute(Pool *pool, int attribute, void *value) {
     return DRIVER(cudaMemPoolSetAttribute(pool, attribute, value));
 }
-PUBLIC Error cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
+PUBLIC Error cuMemPoolGetAttribute(Pool *pool, int attribute, void *value) {
     return DRIVER(cudaMemPoolGetAttribute(pool, attribute, value));
 }
-PUBLIC Error cuMemPoolTrimTo(void *pool, size_t bytes) { return DRIVER(cudaMemPoolTrimTo(pool, bytes)); }
+PUBLIC Error cuMemPoolTrimTo(Pool *pool, size_t bytes) { return DRIVER(cudaMemPoolTrimTo(pool, bytes)); }
 
 PUBLIC Error cuMemHostGetDevicePointer_v2(void **device, void *host, unsigned flags) {
     return DRIVER(cudaHostGetDevicePointer(device, host, flags));

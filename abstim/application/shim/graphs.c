@@ -183,14 +183,23 @@ static Error destroy(Graph *graph) {
 PUBLIC Error cudaGraphDestroy(Graph *graph) { return destroy(graph); }
 PUBLIC Error cudaGraphExecDestroy(Graph *graph) { return destroy(graph); }
 
+enum { TOPOLOGY_CHANGED = 2, KIND_CHANGED = 3, UPDATE_FAILED = 910 };  // cudaGraphExecUpdateResult; an error
+static int difference(const Graph *a, const Graph *b) {
+    if (a->count != b->count) return TOPOLOGY_CHANGED;
+    for (size_t k = 0; k < a->count; k++) {
+        if (a->nodes[k]->operation.what != b->nodes[k]->operation.what) return KIND_CHANGED;
+        if (a->nodes[k]->before_count != b->nodes[k]->before_count) return TOPOLOGY_CHANGED;
+        for (size_t e = 0; e < a->nodes[k]->before_count; e++)
+            if (number_of(a, a->nodes[k]->before[e]) != number_of(b, b->nodes[k]->before[e])) return TOPOLOGY_CHANGED;
+    }
+    return 0;
+}
+
 // A graph like the one instantiated takes its place
 PUBLIC Error cudaGraphExecUpdate(Graph *executable, Graph *graph, int *result) {
-    if (executable->count != graph->count) {
-        *result = 2;  // topology changed
-        return failed(910);
-    }
+    if ((*result = difference(executable, graph))) return failed(UPDATE_FAILED);
     Graph *fresh = duplicate(graph), old = *executable;
-    *executable = *fresh, *fresh = old, *result = 0;
+    *executable = *fresh, *fresh = old;
     executable->launched = old.launched;
     return destroy(fresh);
 }
@@ -324,7 +333,12 @@ PUBLIC Error cudaGraphKernelNodeSetParams(Node *node, const KernelNode *p) {
     Operation operation;
     Error error = as_launch(p, &operation);
     if (error) return failed(error);
-    if (node->operation.what == LAUNCH) free(node->operation.launch.parameters);
+    if (node->operation.what == LAUNCH) {  // what its attributes say stays
+        operation.launch.cluster = node->operation.launch.cluster;
+        operation.launch.cooperative = node->operation.launch.cooperative;
+        operation.launch.programmatic = node->operation.launch.programmatic;
+        free(node->operation.launch.parameters);
+    }
     node->operation = operation;
     return failed(SUCCESS);
 }

@@ -25,10 +25,16 @@ uint8_t *packed(const Kernel *kernel, void **arguments) {
     return block;
 }
 
+enum { PORTABLE_BLOCKS = 8, LARGE_CLUSTERS = 14 };  // of a cluster; a cudaFuncAttribute
+Error check_cluster(const Kernel *kernel, Dim3 cluster) {
+    return cluster.x * cluster.y * cluster.z > PORTABLE_BLOCKS && !kernel->large_clusters ? INVALID_CLUSTER : SUCCESS;
+}
+
 static Error launch(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared_bytes, Stream *stream,
                     LaunchTraits traits) {
     Kernel *kernel = kernel_of(function);
     Error error = resolve(kernel);
+    if (!error) error = check_cluster(kernel, traits.cluster);
     if (error) return failed(error);
     Operation operation = {.what = LAUNCH};
     operation.launch.kernel = kernel, operation.launch.grid = grid, operation.launch.block = block;
@@ -88,9 +94,11 @@ PUBLIC Error cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
     return failed(error);
 }
 PUBLIC Error cudaOccupancyMaxPotentialClusterSize(int *blocks, const void *function, const LaunchConfiguration *c) {
-    (void)function, (void)c;
-    *blocks = 8;  // what every GPU with clusters can have
-    return failed(SUCCESS);
+    (void)c;
+    Kernel *kernel = kernel_of(function);
+    Error error = resolve(kernel);
+    *blocks = !error && kernel->large_clusters ? 2 * PORTABLE_BLOCKS : PORTABLE_BLOCKS;
+    return failed(error);
 }
 
 typedef struct {
@@ -118,9 +126,10 @@ PUBLIC Error cudaFuncGetAttributes(FunctionAttributes *attributes, const void *f
     return failed(SUCCESS);
 }
 
-// All but how much dynamic shared memory launches may ask for are hints
+// All but how much dynamic shared memory and how large clusters launches may ask for are hints
 Error set_attribute(Kernel *kernel, int attribute, int value) {
     Error error = resolve(kernel);
+    if (!error && attribute == LARGE_CLUSTERS) kernel->large_clusters = value;
     if (error || attribute != 8) return error;
     struct let_share_request request = {kernel->id, (uint64_t)value};
     struct let_share_reply reply;
@@ -153,4 +162,18 @@ PUBLIC Error cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
 PUBLIC Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
                                                            size_t shared_bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
+}
+
+// What so many thread blocks on an SM leave each of them: CUDA gives shared memory by 128 bytes
+PUBLIC Error cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *function, int blocks, int threads) {
+    struct attributes_reply reply = {0};
+    int of_sm, most, kept, held = 0;
+    Error error = blocks < 1 || threads < 1 ? INVALID_VALUE : attributes_of(kernel_of(function), &reply);
+    if (!error) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, function, threads, 0);
+    if (!error && held < blocks) error = INVALID_VALUE;
+    if (error) return failed(error);
+    cudaDeviceGetAttribute(&of_sm, 81, 0), cudaDeviceGetAttribute(&most, 97, 0), cudaDeviceGetAttribute(&kept, 111, 0);
+    int of_block = of_sm / blocks / 128 * 128 - kept;
+    *bytes = (size_t)(of_block < most ? of_block : most) - reply.shared_bytes;
+    return failed(SUCCESS);
 }

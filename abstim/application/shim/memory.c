@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-typedef struct { uint8_t *start; size_t bytes; int kind, of_graph; } Allocation;
+typedef struct { uint8_t *start; size_t bytes; int kind, of_graph; unsigned flags; Pool *pool; } Allocation;
 static Allocation *allocations;
 static unsigned allocation_count, allocation_room;
 
@@ -22,7 +22,7 @@ Error allocate(void **pointer, size_t bytes, int kind) {
             allocation_room = allocation_room ? 2 * allocation_room : 64;
             allocations = realloc(allocations, allocation_room * sizeof *allocations);
         }
-        allocations[allocation_count++] = (Allocation){*pointer, bytes, kind, 0};
+        allocations[allocation_count++] = (Allocation){*pointer, bytes, kind, 0, 0, NULL};
     }
     unlock();
     return failed(error);
@@ -79,6 +79,7 @@ Error release(void *pointer) {
     Allocation *found = holding(pointer);
     int kept = found && found->of_graph;
     Error error = kept ? SUCCESS : found && found->start == pointer ? ASK(RELEASE, request, reply) : INVALID_VALUE;
+    if (!error && !kept && found->pool) count_of_pool(found->pool, -(int64_t)found->bytes);
     if (!error && !kept) *found = allocations[--allocation_count];
     unlock();
     return failed(error);
@@ -92,34 +93,38 @@ void keep_for_graph(const void *pointer) {
     unlock();
 }
 
+void belongs_to(const void *pointer, Pool *pool) {
+    lock();
+    Allocation *found = holding(pointer);
+    if (found) found->pool = pool, count_of_pool(pool, (int64_t)found->bytes);
+    unlock();
+}
+
 PUBLIC Error cudaMalloc(void **pointer, size_t bytes) {
     use_primary();
-    return allocate(pointer, bytes, DEVICE_MEMORY);
+    Error broken = breaks_capture(0);
+    return broken ? failed(broken) : allocate(pointer, bytes, DEVICE_MEMORY);
 }
 PUBLIC Error cudaFree(void *pointer) {
     use_primary();
     return release(pointer);
 }
 PUBLIC Error cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) {
-    (void)flags;
+    if ((flags != 1 && flags != 2) || !bytes) return failed(INVALID_VALUE);  // attached to all streams, or to the host
     return allocate(pointer, bytes, MANAGED_MEMORY);
 }
-PUBLIC Error cudaMallocHost(void **pointer, size_t bytes) { return allocate(pointer, bytes, HOST_MEMORY); }
+enum { MAPPED = 2, HOST_FLAGS = 7 };  // of pinned memory, which is mapped always: portable, mapped, write-combined
 PUBLIC Error cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-    (void)flags;
-    return allocate(pointer, bytes, HOST_MEMORY);
-}
-PUBLIC Error cudaFreeHost(void *pointer) { return release(pointer); }
-PUBLIC Error cudaMallocAsync(void **pointer, size_t bytes, Stream *stream) {
-    CHECK_STREAM(stream);
-    Error error = allocate(pointer, bytes, DEVICE_MEMORY);
-    if (!error && (uintptr_t)stream > 2 && stream->capture) keep_for_graph(*pointer);
+    if (flags & ~HOST_FLAGS) return failed(INVALID_VALUE);
+    Error error = allocate(pointer, bytes, HOST_MEMORY);
+    lock();
+    Allocation *found = error ? NULL : holding(*pointer);
+    if (found) found->flags = flags;
+    unlock();
     return error;
 }
-PUBLIC Error cudaMallocFromPoolAsync(void **pointer, size_t bytes, void *pool, Stream *stream) {
-    (void)pool;
-    return cudaMallocAsync(pointer, bytes, stream);
-}
+PUBLIC Error cudaMallocHost(void **pointer, size_t bytes) { return cudaHostAlloc(pointer, bytes, 0); }
+PUBLIC Error cudaFreeHost(void *pointer) { return release(pointer); }
 PUBLIC Error cudaFreeAsync(void *pointer, Stream *stream) {
     Operation operation = {.what = RELEASE, .memory = {(uint64_t)pointer}};
     return submit(&operation, stream);
@@ -198,8 +203,12 @@ PUBLIC Error cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 }
 
 PUBLIC Error cudaHostGetFlags(unsigned *flags, void *host) {
-    *flags = 0;
-    return failed(on_device(host) || pinned_at(host) ? SUCCESS : INVALID_VALUE);
+    lock();
+    const Allocation *found = holding(host);
+    int pinned_here = (found && found->kind == HOST_MEMORY) || pinned_at(host);
+    *flags = (found ? found->flags : 0) | MAPPED;
+    unlock();
+    return failed(pinned_here ? SUCCESS : INVALID_VALUE);
 }
 
 PUBLIC Error cudaMemGetInfo(size_t *free_bytes, size_t *total) {
@@ -215,17 +224,25 @@ PUBLIC Error cudaPointerGetAttributes(PointerAttributes *attributes, const void 
     uint8_t *start;
     size_t bytes;
     int kind = kind_of(pointer, &start, &bytes);
+    lock();
+    const Pinned *registered = pinned_at(pointer);
+    uint8_t *place = registered ? registered->device + ((const uint8_t *)pointer - registered->host) : (uint8_t *)pointer;
+    if (registered) kind = HOST_MEMORY;
+    unlock();
     attributes->type = kind, attributes->device = kind ? 0 : -2;
-    attributes->device_pointer = kind ? (void *)pointer : NULL;
+    attributes->device_pointer = kind ? place : NULL;
     attributes->host_pointer = kind == DEVICE_MEMORY ? NULL : (void *)pointer;
     return failed(SUCCESS);
 }
+
+enum { TO_DEVICE = 1, FROM_DEVICE, WITHIN_DEVICE, ANY };  // cudaMemcpyKind
 
 static Error copy(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, int kind,
                   Stream *stream) {
     if (kind < 0 || kind > 4) return failed(INVALID_DIRECTION);
     if (!width || !height) return failed(SUCCESS);
-    if (!to || !from || (height > 1 && (width > to_pitch || width > from_pitch))) return failed(INVALID_VALUE);
+    if (width > to_pitch || width > from_pitch) return failed(INVALID_PITCH);
+    if (!to || !from) return failed(INVALID_VALUE);
     if (((kind & 1) && !of_device(to)) || ((kind & 2) && !of_device(from))) return failed(INVALID_VALUE);
     Operation operation = {.what = COPY, .copy = {to, from, to_pitch, 0, from_pitch, 0, width, height, 1}};
     return submit(&operation, stream);
@@ -254,38 +271,36 @@ PUBLIC Error cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size
     return copy(to, to_pitch, from, from_pitch, width, height, kind, stream);
 }
 
-static Error copy_symbol(const void *host, void *other, size_t bytes, size_t offset, int to_symbol, Stream *stream) {
+static Error copy_symbol(const void *host, void *other, size_t bytes, size_t offset, int kind, int to_symbol,
+                         Stream *stream) {
     uint8_t *address;
     size_t size;
+    if (kind != ANY && kind != WITHIN_DEVICE && kind != (to_symbol ? TO_DEVICE : FROM_DEVICE)) return failed(INVALID_DIRECTION);
     Error error = symbol(host, &address, &size);
     if (!error && (offset > size || bytes > size - offset)) error = INVALID_VALUE;
     if (error) return failed(error);
-    if (to_symbol) return copy(address + offset, bytes, other, bytes, bytes, 1, 4, stream);
-    return copy(other, bytes, address + offset, bytes, bytes, 1, 4, stream);
+    if (to_symbol) return copy(address + offset, bytes, other, bytes, bytes, 1, ANY, stream);
+    return copy(other, bytes, address + offset, bytes, bytes, 1, ANY, stream);
 }
 
 PUBLIC Error cudaMemcpyToSymbol(const void *host, const void *from, size_t bytes, size_t offset, int kind) {
-    (void)kind;
-    return copy_symbol(host, (void *)from, bytes, offset, 1, NULL);
+    return copy_symbol(host, (void *)from, bytes, offset, kind, 1, NULL);
 }
 PUBLIC Error cudaMemcpyToSymbolAsync(const void *host, const void *from, size_t bytes, size_t offset, int kind,
                                      Stream *stream) {
-    (void)kind;
-    return copy_symbol(host, (void *)from, bytes, offset, 1, stream);
+    return copy_symbol(host, (void *)from, bytes, offset, kind, 1, stream);
 }
 PUBLIC Error cudaMemcpyFromSymbol(void *to, const void *host, size_t bytes, size_t offset, int kind) {
-    (void)kind;
-    return copy_symbol(host, to, bytes, offset, 0, NULL);
+    return copy_symbol(host, to, bytes, offset, kind, 0, NULL);
 }
 PUBLIC Error cudaMemcpyFromSymbolAsync(void *to, const void *host, size_t bytes, size_t offset, int kind,
                                        Stream *stream) {
-    (void)kind;
-    return copy_symbol(host, to, bytes, offset, 0, stream);
+    return copy_symbol(host, to, bytes, offset, kind, 0, stream);
 }
 
 static Error fill(void *to, size_t pitch, size_t slice, int value, Extent extent, Stream *stream) {
     if (!extent.width || !extent.height || !extent.depth) return failed(SUCCESS);
-    if (!on_device(to)) return failed(INVALID_VALUE);
+    if (!on_device(to) || (extent.height > 1 && extent.width > pitch)) return failed(INVALID_VALUE);
     Operation operation = {.what = FILL};
     operation.fill.to = to, operation.fill.pitch = pitch, operation.fill.slice = slice;
     operation.fill.width = extent.width, operation.fill.height = extent.height, operation.fill.depth = extent.depth;
@@ -321,26 +336,4 @@ PUBLIC Error cudaMemPrefetchAsync(const void *pointer, size_t bytes, int device,
 PUBLIC Error cudaStreamAttachMemAsync(Stream *stream, void *pointer, size_t bytes, unsigned flags) {
     (void)stream, (void)pointer, (void)bytes, (void)flags;
     return failed(SUCCESS);
-}
-
-// Pools: one, that gives what there is
-PUBLIC Error cudaDeviceGetDefaultMemPool(void **pool, int device) { (void)device; *pool = (void *)1; return SUCCESS; }
-PUBLIC Error cudaDeviceGetMemPool(void **pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
-PUBLIC Error cudaDeviceSetMemPool(int device, void *pool) { (void)device, (void)pool; return SUCCESS; }
-PUBLIC Error cudaMemPoolCreate(void **pool, const void *properties) { (void)properties; *pool = (void *)1; return 0; }
-PUBLIC Error cudaMemPoolDestroy(void *pool) { (void)pool; return SUCCESS; }
-PUBLIC Error cudaMemPoolSetAttribute(void *pool, int attribute, void *value) {
-    (void)pool, (void)attribute, (void)value;
-    return SUCCESS;
-}
-PUBLIC Error cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
-    (void)pool;
-    if (attribute < 4) *(int *)value = 1;
-    else *(uint64_t *)value = 0;
-    return SUCCESS;
-}
-PUBLIC Error cudaMemPoolTrimTo(void *pool, size_t bytes) { (void)pool, (void)bytes; return SUCCESS; }
-PUBLIC Error cudaMemPoolSetAccess(void *pool, const void *access, size_t count) {
-    (void)pool, (void)access, (void)count;
-    return SUCCESS;
 }

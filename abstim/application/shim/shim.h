@@ -15,10 +15,12 @@
 
 typedef int Error;
 enum {
-    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INITIALIZATION_ERROR = 3, INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13,
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INITIALIZATION_ERROR = 3, INVALID_CONFIGURATION = 9, INVALID_PITCH = 12,
+    INVALID_SYMBOL = 13,
     INVALID_TEXTURE = 18, INVALID_DIRECTION = 21, INVALID_FUNCTION = 98, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    INVALID_IMAGE = 200, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
-    LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNKNOWN = 999,
+    INVALID_IMAGE = 200, UNSUPPORTED_LIMIT = 215, PEER_NOT_ENABLED = 705, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+    LAUNCH_FAILURE = 719, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, UNJOINED = 904,
+    IMPLICIT = 906, INVALID_CLUSTER = 912, UNKNOWN = 999,
     INVALID_HANDLE = 400, CAPTURED_EVENT = 907, INVALID_CONTEXT = 201, NO_BINARY = 209, FILE_NOT_FOUND = 301,
 };
 
@@ -36,6 +38,7 @@ typedef struct {
     unsigned count;
     uint32_t *offsets, *sizes;  // of its parameters in the parameter block
     unsigned parameter_bytes;
+    int large_clusters;  // of more blocks than every GPU with clusters can have
 } Kernel;
 
 typedef struct Graph Graph;
@@ -119,6 +122,7 @@ Error set_attribute(Kernel *kernel, int attribute, int value);
 typedef struct { int cooperative, programmatic, records; Dim3 cluster; } LaunchTraits;
 #define MISSING_RECORDS "launch attributes that record events"
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
+Error check_cluster(const Kernel *kernel, Dim3 cluster);
 
 // arrays.c
 Side side_of_array(const Array *array, size_t byte, size_t y, size_t z);
@@ -132,10 +136,15 @@ size_t bytes_of_device(void);
 Error allocate(void **pointer, size_t bytes, int kind);
 Error release(void *pointer);
 void keep_for_graph(const void *pointer);
+typedef struct Pool Pool;
+void belongs_to(const void *pointer, Pool *pool);
 int reachable(const void *at, size_t pitch, size_t slice, size_t width, size_t height, size_t depth);
 int of_device(const void *address);
 int kind_of(const void *address, uint8_t **start, size_t *bytes);
 enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2, MANAGED_MEMORY = 3 };  // as cudaMemoryType
+
+// pools.c
+void count_of_pool(Pool *pool, int64_t bytes);
 
 // graphs.c
 struct Node *add_node(Graph *graph, const Operation *operation, struct Node *const *before, size_t count);
@@ -143,6 +152,9 @@ void add_default(Graph *graph, uint32_t *value, uint32_t initial);
 Error replay(Graph *graph, Stream *stream);
 typedef struct { void (*function)(void *); void *argument; } CallNode;
 typedef struct { char properties[88]; const void *access; size_t access_count, bytes; void *pointer; } AllocateNode;
+
+// captures.c
+Error breaks_capture(int implicit);
 
 // graph_nodes.c
 Error decide(const Operation *o, Stream *stream);

@@ -148,6 +148,7 @@ Error perform(Operation *o, Stream *stream) {
 }
 
 void capture(Stream *stream, Operation *operation);
+void invalidate(Graph *captured);
 void join(Stream *stream, Graph *graph);
 void record_in_capture(Event *event, Stream *stream);
 void follow(Tails *tails, struct Node *const *before, size_t count);
@@ -155,6 +156,8 @@ void follow(Tails *tails, struct Node *const *before, size_t count);
 Error submit(Operation *operation, Stream *stream) {
     CHECK_STREAM(stream);
     Stream *to = actual(stream);
+    Error broken = to ? SUCCESS : breaks_capture(1);
+    if (broken) return failed(broken);
     if (!to || !to->capture) return perform(operation, to);
     if (operation->what == RELEASE) operation->what = NOTHING;  // kept: the graph may be launched again
     if (operation->what == RECORD) record_in_capture(operation->event.event, to);
@@ -174,7 +177,11 @@ uint64_t new_ids(uint64_t count) {
     return made - count + 1;
 }
 
+enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 PUBLIC Error cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int priority) {
+    if (flags > 1) return failed(INVALID_VALUE);
+    if (priority > LEAST_PRIORITY) priority = LEAST_PRIORITY;
+    if (priority < GREATEST_PRIORITY) priority = GREATEST_PRIORITY;
     lock();
     *stream = calloc(1, sizeof **stream);
     **stream = (Stream){.id = ++made, .flags = flags, .priority = priority};
@@ -190,10 +197,15 @@ PUBLIC Error cudaStreamCreate(Stream **stream) { return cudaStreamCreateWithPrio
 PUBLIC Error cudaStreamDestroy(Stream *stream) {
     return (uintptr_t)stream < 3 ? failed(stream ? SUCCESS : INVALID_HANDLE) : destroy(stream);
 }
+// Nobody can wait for what is not done but captured
+static int waits_in_capture(Stream *stream) {
+    if (stream && stream->capture) invalidate(stream->capture);
+    return stream && stream->capture;
+}
 PUBLIC Error cudaStreamSynchronize(Stream *stream) {
     CHECK_STREAM(stream);
     Stream *on = actual(stream);
-    if (on && on->capture) return failed(CAPTURE_UNSUPPORTED);
+    if (waits_in_capture(on)) return failed(CAPTURE_UNSUPPORTED);
     struct synchronize_request request = {on ? on->id : 0, 0};
     tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
     print_pending();
@@ -201,6 +213,8 @@ PUBLIC Error cudaStreamSynchronize(Stream *stream) {
 }
 PUBLIC Error cudaDeviceSynchronize(void) {
     use_primary();
+    Error broken = breaks_capture(0);
+    if (broken) return failed(broken);
     struct synchronize_request request = {0, 1};
     tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
     print_pending();
@@ -210,6 +224,7 @@ PUBLIC Error cudaThreadSynchronize(void) { return cudaDeviceSynchronize(); }
 PUBLIC Error cudaStreamQuery(Stream *stream) {  // the answer is that all is done: from now on it is
     CHECK_STREAM(stream);
     Stream *on = actual(stream);
+    if (waits_in_capture(on)) return failed(CAPTURE_UNSUPPORTED);
     struct synchronize_request request = {on ? on->id : 0, 0};
     tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
     return failed(SUCCESS);
@@ -235,11 +250,11 @@ PUBLIC Error cudaStreamSetAttribute(Stream *stream, int attribute, const void *v
     return failed(SUCCESS);
 }
 PUBLIC Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    if (least) *least = 0;
-    if (greatest) *greatest = -5;
+    if (least) *least = LEAST_PRIORITY;
+    if (greatest) *greatest = GREATEST_PRIORITY;
     return failed(SUCCESS);
 }
-enum { EXTERNAL = 1, UNTIMED = 2 };  // of a graph that is captured: a node of its own; of an event
+enum { EXTERNAL = 1, UNTIMED = 2, EVENT_FLAGS = 7 };  // of a graph that is captured: a node of its own; of an event
 
 PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
     CHECK_STREAM(stream);
@@ -267,6 +282,7 @@ PUBLIC Error cudaStreamAddCallback(Stream *stream, void (*function)(Stream *, Er
 }
 
 PUBLIC Error cudaEventCreateWithFlags(Event **event, unsigned flags) {
+    if (flags & ~EVENT_FLAGS) return failed(INVALID_VALUE);
     lock();
     *event = calloc(1, sizeof **event);
     **event = (Event){.id = ++made, .untimed = (flags & UNTIMED) != 0};

@@ -66,7 +66,8 @@ class InPart:
 
 def name_of(modules: tuple[str, ...], case: Case, gpu: Gpu, caches: str = EMPTY) -> str:
     """Of what these modules find of a case on a GPU. `caches`: how each launch finds them."""
-    return key(modules, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
+    registers = {launch.program.name: case.registers(launch).count for launch in case.launches}  # how many blocks fit
+    return key(modules, execution_key(case, ""), registers, gpu.spec, gpu.params, gpu.pipeline, caches)
 
 
 @contextmanager

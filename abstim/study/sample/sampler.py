@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -247,8 +248,9 @@ def sample_application(
     """Run a program, keep what its kernels did, and estimate from a sample how long that takes: one result for each
     module with kernels that were launched, and each GPU.
 
-    `record`: where traces are kept (default: nowhere, afterwards). `options` are those of `run_application`. Raises
-    InputError for a method that is not there, before anything runs."""
+    `record`: where traces are kept (default: nowhere, afterwards). `options` are those of `run_application`. A launch
+    finds what those before it left in the caches, or nothing by a `flush` of "all". Raises InputError for a method
+    that is not there, before anything runs."""
     from abstim.application.run_application import run_application
 
     method_named(method)
@@ -256,4 +258,26 @@ def sample_application(
         folder = record or Path(scratch) / "traces"
         result = run_application(command, gpus, model=model, record=folder, timed=False, **options)
         stores = sorted(folder.glob("module-*"), key=lambda store: int(store.name.removeprefix("module-")))
-        return result, [sample(str(store), gpu, method, model=model) for store in stores for gpu in gpus]
+        cold = options.get("flush") == "all"
+        return result, [_of_module(str(store), gpu, method, model, cold) for store in stores for gpu in gpus]
+
+
+_BEFORE = "3"  # launches whose accesses warm caches up: programs come back to their data after as many kernels
+_COLD = "each launch was timed from empty caches; in the program it finds what those before it left"
+_WARM = (
+    f"each launch was timed with what the {_BEFORE} before it left in the caches; what L2 still holds of earlier ones "
+    "counts as cold (`abstim app --record`, `abstim sample --warm-up N`)"
+)
+
+
+def _of_module(store: str, gpu: Gpu, method: str, model: str, cold: bool) -> SampleResult:
+    """As the program itself is timed, caches kept, as far as the method can warm them up; what is left of that is
+    said."""
+    kept, case = model == DETAILED and not gpu.spec.perfect_memory and not cold, open_target(store)
+    warms = kept and not why_not(method_named(method), case, gpu, model, warm_up_named(_BEFORE), _BEFORE)
+    found = sample(store, gpu, method, model=model, warm_up=_BEFORE if warms else "")
+    if not kept or len(case.launches) <= (1 + int(_BEFORE) if warms else 1):
+        return found
+    estimate = found.estimate  # of launches that find less than in the program, even where all were simulated
+    estimate = replace(estimate, basis="model", low=0.0, high=math.inf) if estimate.basis == "exact" else estimate
+    return replace(found, estimate=estimate, notes=(*found.notes, _WARM if warms else _COLD))

@@ -37,6 +37,11 @@ int main(void) {
     OK(cudaLaunchKernel(&counted, (Dim3){3, 1, 1}, (Dim3){1, 1, 1}, (void *[]){&out}, 0, NULL));
     holds(out, 12, 4, 64);
     FAILS(801, cudaLaunchKernel(&counted, (Dim3){3, 1, 1}, (Dim3){64, 1, 1}, (void *[]){&out}, 0, NULL));
+    attribute.value.size.x = how.grid.x = 16;  // more than every GPU with clusters can have
+    FAILS(912, cudaLaunchKernelExC(&how, &asked, (void *[]){&out}));
+    OK(cudaFuncSetAttribute(&asked, 14, 1));
+    OK(cudaLaunchKernelExC(&how, &asked, (void *[]){&out}));
+    holds(out, 16, 16, 32);
     attribute.id = 12;  // an event that is recorded when all thread blocks have begun
     FAILS(801, cudaLaunchKernelExC(&how, &asked, (void *[]){&out}));
     printf("PASSED\n");

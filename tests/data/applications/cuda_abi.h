@@ -37,6 +37,7 @@ int cudaStreamBeginCapture(Stream, int), cudaStreamEndCapture(Stream, Graph *), 
 int cudaGraphInstantiate(Graph *, Graph, unsigned long long), cudaGraphLaunch(Graph, Stream);
 int cudaGraphAddKernelNode(void **, Graph, void *const *, size_t, const KernelNode *);
 int cudaDeviceGetAttribute(int *, int, int), cudaGetDeviceProperties(void *, int), cudaGetDeviceCount(int *);
+int cudaOccupancyAvailableDynamicSMemPerBlock(size_t *, const void *, int, int);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *, const void *, int, size_t);
 int cudaMallocArray(void **, const Format *, size_t, size_t, unsigned), cudaFreeArray(void *);
 int cudaMemcpy2DToArray(void *, size_t, size_t, const void *, size_t, size_t, size_t, int);

@@ -127,6 +127,10 @@ int main(int count_of_arguments, char **arguments_given) {
     OK(cudaGetDeviceProperties(properties, 0));
     OK(cudaDeviceGetAttribute(&value, 16, 0));
     printf("device %s, %d SMs\n", properties, value);
+    size_t left[2];
+    OK(cudaOccupancyAvailableDynamicSMemPerBlock(&left[0], &add, 1, 128));
+    OK(cudaOccupancyAvailableDynamicSMemPerBlock(&left[1], &add, 3, 128));
+    HOLDS(left[0] == 99 << 10 && left[1] == (100 << 10) / 3 / 128 * 128);
     OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&value, &add, 128, 0));
     HOLDS(value > 0 && value <= 32);
     OK(cudaFree(a)), OK(cudaFree(b)), OK(cudaFreeHost(out));

@@ -10,6 +10,15 @@ typedef void *Handle;
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemset(void *, int, size_t);
 int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int);
 int cudaStreamCreate(Handle *), cudaStreamSynchronize(Handle), cudaStreamDestroy(Handle), cudaStreamQuery(Handle);
+int cudaStreamCreateWithPriority(Handle *, unsigned, int), cudaStreamGetPriority(Handle, int *), cudaEventCreateWithFlags(Handle *, unsigned);
+int cudaHostAlloc(void **, size_t, unsigned), cudaHostGetFlags(unsigned *, void *), cudaMallocManaged(void **, size_t, unsigned);
+int cudaDeviceGetDefaultMemPool(Handle *, int), cudaMemPoolSetAttribute(Handle, int, void *), cudaMemPoolGetAttribute(Handle, int, void *);
+int cudaMallocAsync(void **, size_t, Handle), cudaFreeAsync(void *, Handle), cudaDeviceGetLimit(size_t *, int);
+int cudaStreamBeginCapture(Handle, int), cudaStreamEndCapture(Handle, Handle *), cudaMemsetAsync(void *, int, size_t, Handle);
+int cudaStreamWaitEvent(Handle, Handle, unsigned), cudaGraphInstantiate(Handle *, Handle, unsigned long long);
+int cudaGraphExecUpdate(Handle, Handle, int *);
+typedef struct { size_t width, height, depth; } Extent;
+int cudaMalloc3DArray(Handle *, const int *, Extent, unsigned);
 int cudaMemcpyAsync(void *, const void *, size_t, int, Handle);
 int cudaEventCreate(Handle *), cudaEventRecord(Handle, Handle), cudaEventDestroy(Handle);
 
@@ -36,6 +45,53 @@ static void handles(void) {
     printf("%d %d\n", cudaStreamSynchronize(stream), cudaEventDestroy(event));
 }
 
+static void arguments(void) {
+    char *a;
+    Handle stream, pool;
+    unsigned flags;
+    unsigned long long most = 0;
+    int priority;
+    size_t limit;
+    cudaMalloc((void **)&a, 64);
+    printf("%d %d %d", cudaMemcpy2D(a, 16, big, 32, 32, 2, 1), cudaStreamCreateWithPriority(&stream, 8, 0), cudaEventCreateWithFlags(&stream, 64));
+    printf(" %d %d %d ; ", cudaHostAlloc((void **)&a, 64, 64), cudaMallocManaged((void **)&a, 64, 0), cudaDeviceGetLimit(&limit, 99));
+    cudaStreamCreateWithPriority(&stream, 1, -100), cudaStreamGetPriority(stream, &priority);
+    cudaHostAlloc((void **)&a, 64, 4), cudaHostGetFlags(&flags, a), printf("%d %u ; ", priority, flags);
+    cudaDeviceGetDefaultMemPool(&pool, 0), cudaMallocAsync((void **)&a, 4096, stream), cudaFreeAsync(a, stream);
+    for (int k = 4; k < 9; k++) cudaMemPoolGetAttribute(pool, k, &most), printf("%llu ", most);
+    most = 77, cudaMemPoolSetAttribute(pool, 4, &most), most = 0, cudaMemPoolSetAttribute(pool, 8, &most);
+    for (int k = 4; k < 9; k++) cudaMemPoolGetAttribute(pool, k, &most), printf("%llu ", most);
+    int format[5] = {32, 0, 0, 0, 2}, cube = 4;
+    printf("; %d %d\n", cudaMalloc3DArray(&pool, format, (Extent){4, 4, 6}, cube), cudaMalloc3DArray(&pool, format, (Extent){4, 4, 5}, cube));
+}
+
+// What two streams do is captured: the second's work follows the first's, or stands alone; joined again, or not
+static int captured(char *a, int follows, int joins, Handle *graph) {
+    static Handle first, second, event;
+    if (!first) cudaStreamCreate(&first), cudaStreamCreate(&second), cudaEventCreate(&event);
+    cudaStreamBeginCapture(first, 0);
+    if (!follows) cudaEventRecord(event, first), cudaStreamWaitEvent(second, event, 0);
+    cudaMemsetAsync(a, 1, 64, first);
+    if (follows) cudaEventRecord(event, first), cudaStreamWaitEvent(second, event, 0);
+    cudaMemsetAsync(a, 2, 64, second);
+    if (joins) cudaEventRecord(event, second), cudaStreamWaitEvent(first, event, 0);
+    if (joins == 2) printf("%d ", cudaStreamSynchronize(first));
+    if (joins == 3) printf("%d ", cudaMemset(a, 3, 64));
+    if (joins == 4) printf("%d ", cudaMalloc((void **)&a, 64));
+    return cudaStreamEndCapture(first, graph);
+}
+
+static void captures(void) {
+    char *a;
+    int result;
+    Handle graph, other, executable;
+    cudaMalloc((void **)&a, 64);
+    for (int joins = 0; joins < 5; joins++) printf("%d ", captured(a, 1, joins, &graph));
+    printf("; %d", captured(a, 1, 1, &graph)), printf(" %d", cudaGraphInstantiate(&executable, graph, 0));
+    printf(" %d", cudaGraphExecUpdate(executable, graph, &result)), printf(" %d", captured(a, 0, 1, &other));
+    printf(" %d", cudaGraphExecUpdate(executable, other, &result)), printf(" %d\n", result);
+}
+
 static int one(void) {
     char *a, back[4];
     int error = cudaMalloc((void **)&a, 4);
@@ -57,6 +113,8 @@ int main(int count, char **words) {
     const char *way = words[1];
     if (!strcmp(way, "copies")) copies();
     if (!strcmp(way, "handles")) handles();
+    if (!strcmp(way, "arguments")) arguments();
+    if (!strcmp(way, "captures")) captures();
     if (!strcmp(way, "children")) children(count > 2);
     if (!strcmp(way, "many")) {
         int failed = 0;
