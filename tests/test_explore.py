@@ -296,6 +296,13 @@ def test_regression_sees_through_a_lopsided_choice_of_points():
     assert (l2.elasticity, l2.swing) == (0, 1)
 
 
+def test_of_a_key_with_one_value_nothing_is_known_and_words_have_no_elasticity():
+    columns = {"scheduler": np.repeat("gto", 4), "sm_count": np.array([1, 1, 2, 2]), "word": np.array([*"abab"])}
+    sms, word = of_columns(columns, np.array([2.0, 2.0, 1.0, 1.0]))
+    assert (sms.key, word.key) == ("sm_count", "word") and sms.elasticity == pytest.approx(-1)
+    assert (word.elasticity, word.swing) == (None, 1)  # it was varied, and changed nothing
+
+
 def true_cycles(points) -> np.ndarray:
     sms, schedulers = points.columns["sm_count"], points.columns["schedulers_per_sm"]
     work = 1e6 / np.minimum(sms, 97) / schedulers**0.6 * (1 + 0.2 * (points.columns["scheduler"] == "lrr"))

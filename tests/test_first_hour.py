@@ -119,6 +119,7 @@ def test_a_kernel_alone_can_be_given_to_every_command(folder, command):
 def test_a_sweep_without_a_point_says_so_in_json_too(folder):
     code, out, err = call("explore", "relu", "--vary", "max_threads_per_sm=32,64", "--json")
     assert code == 2 and "none of 2 points could be timed" in err
+    assert not call("explore", "relu", "--vary", "max_threads_per_sm=32,64").out  # by no formula
     assert all(row["error"] for row in json.loads(out)["rows"])
 
 

@@ -45,7 +45,7 @@ def test_two_perturbed_latencies_come_back_exactly():
     table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth)
     found = fit(table, tuple(truth))
     assert found.values == truth
-    assert all(p.identified for p in found.parameters)
+    assert all(p.identified and p.high is None for p in found.parameters)  # by two of two kernels
     by_values = {e.values: e.mean_error for e in found.errors}
     assert by_values["fit"] == 0 < by_values["start"] == by_values["file"]
 
@@ -91,6 +91,15 @@ def test_knowledge_of_a_linear_problem_is_the_textbooks():
     expected = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
     assert found.correlation[0, 1] == pytest.approx(expected)
     assert not found.unidentified
+
+
+@pytest.mark.parametrize(("kernels", "bounded"), [(2, False), (3, True)])
+def test_no_more_kernels_than_parameters_bound_none(kernels, bounded):
+    """What they leave is rounding alone; a parameter that changes nothing takes none of them."""
+    jacobian = np.array([[0.9, 0.1, 0], [0.2, 0.7, 0], [0.5, 0.6, 0]])[:kernels]
+    found = knowledge(("a", "b", "c"), np.ones(3), np.full(kernels, 1e-4), jacobian, kernels)
+    assert np.isfinite(found.high[:2]).tolist() == [bounded] * 2 and math.isinf(found.high[2])
+    assert found.unidentified == [{"c": 1.0}]
 
 
 def test_two_parameters_that_do_the_same_are_not_told_apart():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from threading import Event, Thread
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from nightly import examples
 import abstim
 from abstim.gpu.config import load_gpu
 from abstim.gradient.timed_kernel import DetailedKernel, is_whole
+from abstim.occupancy_vector.kept_programs import kept_programs
 from functional.errors import InputError
 
 REAL = ("perfect_memory=false",)
@@ -114,6 +116,36 @@ def test_within_a_cell_time_is_linear(a, b, target):
     assert middle == pytest.approx((low + high) / 2)
     cycles, gradient = own(first)
     assert cycles == pytest.approx(low) and high == pytest.approx(low + gradient @ (second - first))
+
+
+def test_threads_that_keep_programs_leave_jax_as_its_user_configured_it():
+    """The first to come is the first to go here, and the other had seen what it configured."""
+    own = "jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    came, other_came, went = Event(), Event(), Event()
+
+    def configured():
+        return [getattr(jax.config, name) for name in own]
+
+    def first():
+        with kept_programs():
+            came.set()
+            other_came.wait(10)
+        went.set()
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        before, thread = configured(), Thread(target=first)
+        thread.start()
+        came.wait(10)
+        assert jnp.zeros(1).dtype == jnp.float64  # of the user's thread
+        with kept_programs():
+            assert jnp.zeros(1).dtype == jnp.float32
+            other_came.set()
+            went.wait(10)
+        thread.join()
+        assert configured() == before
+    finally:
+        jax.config.update("jax_enable_x64", False)
 
 
 def test_every_transformation_of_jax_agrees():

@@ -102,7 +102,13 @@ def test_a_scatter_plot_of_times(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [("nn_euclid", "gtx480", "fast", "all", 5, "x"), ("nn_euclid", "gtx480", 1e9, "all", -5, "x")]
+    "row",
+    [
+        ("nn_euclid", "gtx480", "fast", "all", 5, "x"),
+        ("nn_euclid", "gtx480", 1755, "all", 5, "x"),  # in MHz
+        ("nn_euclid", "gtx480", 1e9, "all", -5, "x"),
+        ("nn_euclid", "gtx480", 1e9, "all", 0, "x"),
+    ],
 )
 def test_a_wrong_row_is_named(tmp_path, row) -> None:
     with pytest.raises(InputError, match=r"t\.csv:2: "):

@@ -126,6 +126,7 @@ def test_what_was_timed_before_an_interrupt_is_printed(source, monkeypatch):
     monkeypatch.setattr(library, "run", once)
     said = call("tune", source, "--vary", VARIED[0], "--vary", VARIED[1], *LINE)
     assert said.code == 130 and "1 variant timed" in said.out
+    assert re.search(r"ROUNDS +block +cycles", said.out)  # of a single variant, too, which it is
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,10 @@ def _print(found: Exploration, top: int, output: Path | None, plot: Path | None)
     if found.timed.any():
         _print_points(found, top)
         _print_sensitivity(found)
-    failed = [reason for reason in found.reasons if reason]
-    for reason in failed[:1] if found.timed.any() else ():
-        note(f"abstim: {len(failed)} of {len(found.reasons)} points could not be timed; the first: {reason}")
-    _print_work(found)
+        failed = [reason for reason in found.reasons if reason]
+        for reason in failed[:1]:
+            note(f"abstim: {len(failed)} of {len(found.reasons)} points could not be timed; the first: {reason}")
+        _print_work(found)
     if found.note:
         say(f"Note: {found.note}")
     if output is not None:

@@ -15,6 +15,8 @@ from abstim.show.tables import counted, on_gpu, print_json, print_table, progres
 from functional.errors import note
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from abstim.study.tune import Tuning
 
 
@@ -85,20 +87,20 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
     chosen: dict[str, Any] = {"strategy": o.strategy, "count": o.points, "seed": o.seed, "model": o.model}
     with progress(quiet=as_json, shorter="--strategy multi-fidelity, or --error 5%") as report:
         found = run(space, gpu.load(), aim=aim_of(o.error, ""), progress=report, **chosen)
-    print_json(found.to_json()) if as_json else _print(found, o.top)
+    varied = [name for name, values in space.axes.items() if len(values) > 1]
+    print_json(found.to_json()) if as_json else _print(found, varied, o.top)
     if o.output is not None:  # after what is said, which is not lost if the disk is full
         found.save(o.output)
     if found.interrupted:
         raise KeyboardInterrupt
 
 
-def _print(found: Tuning, top: int) -> None:
+def _print(found: Tuning, names: Sequence[str], top: int) -> None:
     if best := found.best():
         rows = best[:top]
         last = "blocks an SM: {blocks_per_sm} | registers" if best[0].half_width is None else "+-: {half_width:.2%}"
         shown = f"cycles | time: {{seconds:time}} | of the best: {{ratio:.2f}}x | {last}"
         heads, cells = cells_of(shown, rows, ratio=lambda one: one.cycles / (best[0].cycles or 1))
-        names = [name for name in best[0].values if len({one.values[name] for one in found.variants}) > 1]
         whole = [[*(one.values[name] for name in names), *own] for one, own in zip(rows, cells, strict=True)]
         print_table(f"Quickest variants of {found.source} on {on_gpu(found)}", [*names, *heads], whole, left=0)
     failed = [one for one in found.variants if one.reason]

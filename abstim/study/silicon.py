@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from abstim.brief import grouped
-from abstim.gpu.config import load_gpu
+from abstim.gpu.config import domains, load_gpu
+from abstim.gpu.spec import check
 from abstim.models import run
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult
@@ -107,7 +108,8 @@ def read_measured_times(path: Path) -> list[MeasuredTime]:
 
 def _row(where: str, row: dict[str, str]) -> MeasuredTime:
     clock, time = (number_in(where, row, column) for column in ("core_clock_hz", "time_ns"))
-    refuse(not (time > 0 and clock > 0), f"{where}: core_clock_hz and time_ns must be above 0")
+    refuse(time <= 0, f"{where}: time_ns must be above 0")
+    check("core_clock_hz", domains()["core_clock_hz"], clock, where)
     counted = {kind: f"{kind}_operations" for kind in OPERATIONS if row.get(f"{kind}_operations")}
     operations = {kind: number_in(where, row, column) for kind, column in counted.items()}
     launch = row.get("launch") or None

@@ -218,7 +218,8 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
 def _whole(where: str, row: dict[str, str], column: str) -> int:
     text = row[column] or ""
     if not text.isdecimal() or (column == "cycles" and int(text) == 0):
-        raise InputError(f"{where}: {column} = {text!r} is not a whole number")
+        above = " above 0" * (column == "cycles")
+        raise InputError(f"{where}: {column} = {text!r} is not a whole number{above}")
     return int(text)
 
 

@@ -3,8 +3,9 @@
 A formula says roughly what a program takes on each point. The logarithm of what it lacks is a Gaussian process
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
-are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, points by
-chance say, each before it was timed, with those of other sweeps; and those that were timed, each from the others."""
+are those of the largest posterior. Timed next are the points that tell most of all others, or, where none may be far
+off, those of which it knows least. How far off it is, points by chance say, each before it was timed, with those of
+other sweeps; and those that were timed, each from the others."""
 
 from __future__ import annotations
 
@@ -183,20 +184,31 @@ class Process:
         """Of each point that was timed, predicted from the others, over the deviation expected (equation 5.12)."""
         return np.asarray(self.weights / np.sqrt(np.diag(self.inverse)))
 
-    def least_known(self, points: Sequence[int], count: int) -> list[int]:
-        """One after the other the point of which it would then know least."""
-        across, told, left = self._posterior(points)
+    def next_best(self, points: Sequence[int], count: int, how: Choice) -> list[int]:
+        """One after the other the point that then tells most of all these."""
+        across, told, _ = self._posterior(points)
+        left = Covariance(self.settings, self.rough.apart(points, points)).total - told @ across.T
         chosen: list[int] = []
-        columns = np.zeros((len(points), count))  # of a Cholesky factor of what is left, of the points chosen
-        for k in range(min(count, len(points))):
-            best = int(np.argmax(left))
-            chosen.append(points[best])
-            own = Covariance(self.settings, self.rough.apart(points, points[best : best + 1])).total[:, 0]
-            own -= told @ across[best] + columns @ columns[best]
-            columns[:, k] = own / math.sqrt(own[best] + self.nugget)
-            left -= columns[:, k] ** 2
-            left[best] = -math.inf
-        return chosen
+        for _ in range(min(count, len(points))):
+            gains = how.tells(left, left.diagonal() + self.nugget)
+            gains[chosen] = -math.inf
+            best = int(np.argmax(gains))
+            chosen.append(best)
+            left -= np.outer(left[best], left[best]) / (left[best, best] + self.nugget)
+        return [points[k] for k in chosen]
+
+
+class Choice(NamedTuple):
+    """How points are chosen that are timed next. `tells`: what each of some does, by the covariance of what is left of
+    all, and its own variance with what no key tells; `candidates`: so many at a time."""
+
+    tells: Callable[[Float64[np.ndarray, "point point"], Float64[np.ndarray, " point"]], Float64[np.ndarray, " point"]]
+    candidates: int
+
+
+# By how much all their variances together fall (Cohn, Ghahramani and Jordan, 1996), or how little is known of one
+OF_ALL = Choice(lambda left, own: (left**2).sum(0) / own, 200)
+OF_ITSELF = Choice(lambda left, own: own, 400)
 
 
 FIRST = 24  # points before anything is read off
@@ -205,7 +217,6 @@ LEAST, AT_ONCE = 8, 0.15  # added between two looks at the error: of the points 
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
 # Settings stay until there are so many times the points that they are of; from MANY points' the next search begins, in
 MOVED, MANY = 1.3, 200  # place of those expected: from fewer points' it may not find what is likeliest
-CANDIDATES = 400  # points among which is chosen
 LOOKED = 300  # points of which half intervals are looked at, before it is done at all of them
 # Errors over the deviations that the process expects, of other sweeps, and of how many points these count as; part of
 # the points timed, which are the last: of these by chance errors are as now
@@ -245,8 +256,13 @@ class Timed(NamedTuple):
 
 Time = Callable[[Sequence[int]], "Float64[np.ndarray, ' point']"]
 Quick = Callable[[Sequence[int]], Timed]
-# Of half intervals, by what factor they are too wide; 1 or less: narrow enough
-TooWide = Callable[["Float64[np.ndarray, ' point']"], float]
+
+
+class Wanted(NamedTuple):
+    """By what factor half intervals are too wide (1 or less: narrow enough), and what makes them narrower soonest."""
+
+    too_wide: Callable[[Float64[np.ndarray, " point"]], float]
+    choice: Choice
 
 
 def half_interval(confidence: float) -> float:
@@ -254,15 +270,15 @@ def half_interval(confidence: float) -> float:
     return WIDER * t_quantile(math.inf, confidence)
 
 
-def all_within(error: float) -> TooWide:
+def all_within(error: float) -> Wanted:
     """No interval is wider."""
-    return lambda halves: float(halves.max(initial=0.0)) / error
+    return Wanted(lambda halves: float(halves.max(initial=0.0)) / error, OF_ITSELF)
 
 
-def most_within(error: float, share: float, confidence: float) -> TooWide:
+def most_within(error: float, share: float, confidence: float) -> Wanted:
     """As many points as `share` are within `error` of the truth, their intervals being of this confidence."""
     errors = NORMAL / half_interval(confidence)
-    return lambda halves: float(np.quantile(np.outer(halves, errors), share)) / error
+    return Wanted(lambda halves: float(np.quantile(np.outer(halves, errors), share)) / error, OF_ALL)
 
 
 def few_points(count: int, keys: int) -> bool:
@@ -271,7 +287,7 @@ def few_points(count: int, keys: int) -> bool:
 
 
 def read_off(
-    time: Time, rough: Rough, too_wide: TooWide, confidence: float, seconds: float = math.inf,
+    time: Time, rough: Rough, wanted: Wanted, confidence: float, seconds: float = math.inf,
     first: Sequence[int] = (0,), quick: Quick | None = None,
 ) -> ReadOff:  # fmt: skip
     """`time` says the cycles of points, which takes `seconds` of all; `quick` does so sooner and less exactly. Points
@@ -280,11 +296,11 @@ def read_off(
     count = len(rough.cycles)
     if few_points(count, len(rough.places) - 1):
         return all_timed(time, count, "few points")
-    reading = Reading(time, rough, confidence, first, quick, OVERHEAD * seconds)
+    reading = Reading(time, rough, confidence, first, quick, OVERHEAD * seconds, wanted.choice)
     while reading.needed <= WORTH * count and reading.looked_seconds <= reading.most_seconds:
         reading.go_on()
-        wide, doubt = too_wide(reading.half_widths(reading.some)), max(1.0, reading.too_few) ** 2
-        if doubt * wide <= 1.0 and doubt * too_wide((found := reading.found()).half_widths) <= 1.0:
+        wide, doubt = wanted.too_wide(reading.half_widths(reading.some)), max(1.0, reading.too_few) ** 2
+        if doubt * wide <= 1.0 and doubt * wanted.too_wide((found := reading.found()).half_widths) <= 1.0:
             return found
         reading.narrow(wide)
     dear = reading.needed <= WORTH * count
@@ -304,10 +320,10 @@ class Reading:
 
     def __init__(
         self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None,
-        most_seconds: float = math.inf,
+        most_seconds: float = math.inf, choice: Choice = OF_ALL,
     ) -> None:  # fmt: skip
         self._time, self.rough, self.confidence, self.most_seconds = time, rough, confidence, most_seconds
-        self._quick = quick or self._exactly
+        self._quick, self._choice = quick or self._exactly, choice
         self.known: dict[int, tuple[float, float]] = {}
         self.rng, self.needed, self.looked_seconds, self._least_wide = np.random.default_rng(0), 0.0, 0.0, math.inf
         self.some = self.rng.permutation(len(rough.cycles))[:LOOKED]
@@ -362,13 +378,14 @@ class Reading:
 
     @one_thread
     def go_on(self) -> None:
-        """With some that are drawn, and of others those of which least is known."""
+        """With some that are drawn, and of others those that tell most."""
         open_points = np.setdiff1d(np.arange(len(self.rough.cycles)), list(self.known))
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
-        drawn = self.rng.permutation(open_points)[: chance + CANDIDATES].tolist()
+        drawn = self.rng.permutation(open_points)[: chance + self._choice.candidates].tolist()
         begun = len(self.known) > FIRST  # settings were searched for
-        self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
+        chosen = self.process.next_best(drawn[chance:], count - chance, self._choice)
+        self._keep(drawn[:chance] + chosen, self._quick)
         self._foreseen += [(len(self.known), error) for error in self._errors(drawn[:chance])] if begun else []
         self.learn()
 

@@ -82,7 +82,7 @@ def test_the_same_is_found_again():
 def test_few_points_for_the_settings_are_believed_of_errors_far_smaller_alone():
     true, enough = surface(2, 0.01), ENOUGH * len(before(len(ROUGH.places))[0])
     assert FIRST < found(true, 0.2).timed.sum() < enough  # the error is below that by more than the square of points
-    few, share = FIRST + 1, most_within(0.03, 0.95, 0.95)
+    few, share = FIRST + 1, most_within(0.03, 0.95, 0.95).too_wide
     reading = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
     reading.go_on()
     wide = share(reading.half_widths(range(COUNT)))
@@ -258,14 +258,27 @@ def test_errors_are_those_of_points_left_out():
         assert error == pytest.approx((LACKING[place] - LACKING.mean() - told @ off) / math.sqrt(spread))
 
 
-def test_the_next_points_are_those_then_known_least():
+@pytest.mark.parametrize(
+    ("wanted", "then"),
+    [  # what is to be least, of variances on points that were not timed, the last of which is looked at
+        (most_within(0.03, 0.95, 0.95), lambda before, after, point: after.sum()),
+        (all_within(0.03), lambda before, after, point: -before[point]),
+    ],
+)
+def test_the_next_points_are_those_that_what_is_asked_for_needs(wanted, then):
+    rest, chosen = [point for point in range(8) if point not in AT], list[int]()
+
+    def variances(more: list[int]) -> np.ndarray:
+        none = np.zeros(len(more))
+        own = Process(FEW, [*AT, *more], np.append(LACKING, none), np.append(OFF, none), SETTINGS)
+        return own.read_off(rest)[1]
+
+    for _ in range(2):
+        before = dict(zip(rest, variances(chosen), strict=True))
+        chosen.append(min(set(rest) - set(chosen), key=lambda p: then(before, variances([*chosen, p]), p)))
     of = Process(FEW, AT, LACKING, OFF, SETTINGS)
-    rest = [point for point in range(8) if point not in AT]
-    chosen = of.least_known(rest, 2)
-    first = max(rest, key=lambda point: of.read_off([point])[1][0])
-    after = Process(FEW, [*AT, first], np.append(LACKING, 0.0), np.append(OFF, 0.0), SETTINGS)
-    second = max(set(rest) - {first}, key=lambda point: after.read_off([point])[1][0])
-    assert chosen == [first, second] and sorted(of.least_known(rest, 9)) == rest
+    assert of.next_best(rest, 2, wanted.choice) == chosen
+    assert sorted(of.next_best(rest, 9, wanted.choice)) == rest
 
 
 def test_intervals_are_wider_where_points_were_further_off_of_late_before_they_were_timed():
@@ -300,7 +313,7 @@ def test_what_no_key_tells_is_in_intervals_of_all_points_and_no_other_is_known_b
 
 
 def test_most_points_are_within_an_error():
-    too_wide, half = most_within(0.03, 0.95, 0.95), half_interval(0.95) / 1.96
+    too_wide, half = most_within(0.03, 0.95, 0.95).too_wide, half_interval(0.95) / 1.96
     assert too_wide(np.full(100, 0.03 * half)) == pytest.approx(1.0, abs=0.02)
     assert too_wide(np.full(100, 0.06 * half)) == pytest.approx(2.0, abs=0.04)
     assert too_wide(np.concatenate([np.zeros(50), np.full(50, 0.0357 * half)])) == pytest.approx(1.0, abs=0.03)

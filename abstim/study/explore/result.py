@@ -35,8 +35,9 @@ class Sensitivity:
 def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
     """Of varied keys: least squares of log time on the logarithms of all numeric keys, and on words, together.
 
-    A key's swing is between geometric means over its values, after what the fit says of the other keys is taken off."""
-    logs = np.log(seconds)
+    A key's swing is between geometric means over its values, after what the fit says of the other keys is taken off.
+    Of a key that has one value on all these points nothing is known: it is left out."""
+    logs, columns = np.log(seconds), {key: column for key, column in columns.items() if len(np.unique(column)) > 1}
     parts = {key: _regressors(column) for key, column in columns.items()}
     design = np.concatenate([*parts.values(), np.ones((len(logs), 1))], 1)
     fitted = np.linalg.lstsq(design, logs, rcond=None)[0]
@@ -44,10 +45,10 @@ def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " p
     for key, part in parts.items():
         own = fitted[first : first + part.shape[1]]
         first += part.shape[1]
-        if _never_matters(columns, key, logs):
-            found.append(Sensitivity(key, 0.0, 1.0, columns[key][0].item()))
-            continue
         slope = float(own[0]) if columns[key].dtype.kind in "if" and part.shape[1] == 1 else None
+        if _never_matters(columns, key, logs):
+            found.append(Sensitivity(key, None if slope is None else 0.0, 1.0, columns[key][0].item()))
+            continue
         values, group = np.unique(columns[key], return_inverse=True)
         means = np.bincount(group, logs - design @ fitted + part @ own) / np.bincount(group)
         swing = float(np.exp(means.max() - means.min()))
@@ -63,10 +64,7 @@ def _regressors(values: np.ndarray) -> Float[np.ndarray, "point regressor"]:
 
 
 def _never_matters(columns: Mapping[str, np.ndarray], key: str, logs: np.ndarray) -> bool:
-    """Whether the key has one value, or points that differ in it alone all take the same time, and half of the points
-    have such others."""
-    if len(np.unique(columns[key])) == 1:
-        return True
+    """Whether points that differ in the key alone all take the same time, and half of the points have such others."""
     group = np.zeros(len(logs), np.int64)
     for other, column in columns.items():
         if other != key:  # after each column numbered anew, so that numbers stay small

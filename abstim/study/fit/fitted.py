@@ -41,23 +41,25 @@ def knowledge(
     """From weighted errors in log cycles and their derivatives by the logarithms of the parameters.
 
     A kernel counts as one observation however many launches it has. An interval is that of the linearised problem,
-    symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
-    kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two."""
+    symmetric in logarithms, Student's t; infinite where there is no kernel more than combinations to fit, which then
+    leave no error that would say how far off they are. A direction is unidentified if moving along it by a factor of
+    two changes no kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of
+    two."""
     # fewer launches than parameters leave some unseen
     _, singular, directions = np.linalg.svd(jacobian, full_matrices=len(jacobian) < len(names))
     singular = np.pad(singular, (0, len(names) - len(singular)))
-    freedom = max(1, kernels - len(names))
-    deviation = float(np.sqrt((errors**2).sum() / freedom))
     visible = singular * np.log(2) > NEGLIGIBLE
+    freedom = kernels - int(visible.sum())
+    deviation = float(np.sqrt((errors**2).sum() / max(1, freedom)))
     seen = visible & (deviation < singular * np.log(2))
     inverse = np.where(seen, 1 / np.where(seen, singular, 1) ** 2, 0)
     covariance = directions.T @ (inverse[:, None] * directions) * deviation**2
     unseen = (directions[~visible] ** 2).sum(0) > UNSEEN
     blind = (directions[~seen] ** 2).sum(0) > PART**2
-    width = stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(np.diag(covariance))
-    with np.errstate(over="ignore"):
-        low, high = (values * np.exp(np.where(blind, sign * np.inf, sign * width)) for sign in (-1, 1))
     spread = np.sqrt(np.diag(covariance))
+    width = np.where(blind | (freedom < 1), np.inf, stdtrit(max(1, freedom), (1 + CONFIDENCE) / 2) * spread)
+    with np.errstate(over="ignore"):
+        low, high = (values * np.exp(sign * width) for sign in (-1, 1))
     scale = np.where(spread > 0, spread, 1)
     correlation = covariance / np.outer(scale, scale)
     np.fill_diagonal(correlation, 1.0)
@@ -160,8 +162,10 @@ class Fit(Told):
 
 def interval(parameter: FittedParameter) -> str:
     """The confidence interval of what was fitted, in words."""
-    if not parameter.identified or parameter.low is None or parameter.high is None:
+    if not parameter.identified:
         return "not identified by the data"
+    if parameter.low is None or parameter.high is None:
+        return "not bounded by so few kernels"
     bound = ", at its bound" if parameter.at_bound else ""
     return f"95 % interval {parameter.low:.4g} to {parameter.high:.4g}{bound}"
 
