@@ -34,12 +34,11 @@ def machine_timed_blocks(
     registers: int, first_row: int,
 ) -> tuple[list[Row], list[TimedBlock]]:  # fmt: skip
     """Rows from number `first_row` on, and timed blocks; scoreboards are registers behind the PTX's `registers`."""
+    code = classes.with_branches(code, pipeline)
     blocks = alignment.machine_blocks(code, program)
     alignment.align(blocks, program, kinds)
     matching = Matching(blocks, program, kinds)
-    rows, timed = list[Row](), list[TimedBlock]()
-    words: dict[Address | None, int] = {}
-    starts = {i.label: i.address for i in code if i.label}
+    rows, timed, words = list[Row](), list[TimedBlock](), dict[Address | None, int]()
     for block in blocks:
         start = first_row + len(rows)
         covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
@@ -49,7 +48,6 @@ def machine_timed_blocks(
         made = [_row(c, found.get(k), seen.get(k), pipeline, registers) for k, c in enumerate(block.code)]
         for k, row in enumerate(made):
             row.pcs = first_row + block.code[k].address // INSTRUCTION_BYTES
-            row.stall_cycles = max(row.stall_cycles, classes.cycles_to_target(block.code[k], starts, pipeline))
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
             if row.copies == sync.REGISTERS and source is not None:

@@ -1,7 +1,9 @@
 """Latency classes, kinds of timing events and operations of machine instructions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from functional.files import toml_beside
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations
@@ -80,7 +82,13 @@ def ends_block(instruction: MachineInstruction) -> bool:
 _BY_REGISTER = ("RET", "BRX", "JMX", "BRXU")
 
 
-def cycles_to_target(instruction: MachineInstruction, starts: Mapping[str, int], pipeline: PipelineParameters) -> int:
+def with_branches(code: Sequence[MachineInstruction], pipeline: PipelineParameters) -> list[MachineInstruction]:
+    """The code, its stall counts at least what branches take that mostly are taken."""
+    starts = {i.label: i.address for i in code if i.label}
+    return [replace(i, stall=max(i.stall, _cycles_to_target(i, starts, pipeline))) for i in code]
+
+
+def _cycles_to_target(instruction: MachineInstruction, starts: Mapping[str, int], pipeline: PipelineParameters) -> int:
     """From the issue of a branch to that of its target, where it is mostly taken: back, jumping, calling, returning; 0
     of all others. `starts`: addresses of labels."""
     if instruction.name in _BY_REGISTER:
