@@ -85,3 +85,73 @@ def test_a_vote_for_a_uniform_guard_chooses_no_lane(tmp_path) -> None:
     launch = abstim.load(path).kernel().launch(1, 128, [np.zeros(128, np.int32), 128])
     (timed,) = abstim.run(launch, gpu="h100").launches
     assert timed.timed_instructions % 4 == 0 and timed.timed_instructions >= 4 * 20
+
+
+RECIPROCALS = """ld.param.u64 %rd1, [p];
+ld.param.u32 %r2, [rounds];
+ld.global.f32 %f1, [%rd1];
+L:
+{chain}
+add.s32 %r2, %r2, -1;
+setp.ne.s32 %p1, %r2, 0;
+@%p1 bra L;
+st.global.f32 [%rd1], %f1;
+"""
+
+
+@needs_tools
+def test_code_that_slow_paths_alone_cut_is_one_block(tmp_path) -> None:
+    """Each reciprocal ends a block with a branch past its slow path; neighbours share an instruction of the PTX, and
+    were taken for copies of each other, of which one is executed."""
+    chain = "\n".join(["rcp.rn.f32 %f1, %f1;"] * 24)
+    path = written(tmp_path, ".param .u64 p, .param .u32 rounds", RECIPROCALS.format(chain=chain))
+    kernel, gpu = abstim.load(path).kernel(), load_gpu("h100", ["sm_count=2"])
+    few, many = (
+        abstim.run(kernel.launch(1, 32, [np.full(4, 1.5, np.float32), n]), gpu).launches[0].timed_instructions
+        for n in (2, 10)
+    )
+    assert many - few >= 8 * 24 * 8
+
+
+COUNTS = """ld.param.u64 %rd1, [p];
+ld.param.u32 %r2, [rounds];
+mov.u32 %r1, %tid.x;
+L:
+mad.lo.u32 %r1, %r1, %r2, %r1;
+bar.warp.sync -1;
+add.s32 %r2, %r2, -1;
+setp.ne.s32 %p1, %r2, 0;
+@%p1 bra L;
+st.global.u32 [%rd1], %r1;
+"""
+
+
+@needs_tools
+def test_branches_back_take_their_time(tmp_path) -> None:
+    kernel = abstim.load(written(tmp_path, ".param .u64 p, .param .u32 rounds", COUNTS)).kernel()
+
+    def cycles(rounds: int, branch_cycles: int) -> int:
+        gpu = load_gpu("h100", ["sm_count=2", f"branch_cycles={branch_cycles}"])
+        return abstim.run(kernel.launch(1, 32, [np.zeros(4, np.uint32), rounds]), gpu).launches[0].cycles
+
+    slow, quick = (cycles(64, b) - cycles(32, b) for b in (40, 20))
+    assert slow > quick and (slow - quick) % 20 == 0
+
+
+ADDS = """ld.param.u64 %rd1, [p];
+mov.f32 %f1, 0f3F800000;
+{adds}
+"""
+
+
+@needs_tools
+def test_nobody_waits_for_atomics_whose_results_nobody_uses(tmp_path) -> None:
+    """Of machine code; GPGPU-Sim's warps wait for each."""
+
+    def cycles(count: int) -> int:
+        adds = "\n".join(f"red.global.add.f32 [%rd1+{128 * k}], %f1;" for k in range(count))
+        kernel = abstim.load(written(tmp_path, ".param .u64 p", ADDS.format(adds=adds))).kernel()
+        launch = kernel.launch(1, 32, [np.zeros(1024, np.float32)])
+        return abstim.run(launch, load_gpu("h100", ["sm_count=2"])).launches[0].cycles
+
+    assert cycles(17) - cycles(1) < 16 * 242  # the way to L2 alone
