@@ -169,12 +169,12 @@ class Assembly:
 
 
 def assemble(text: bytes | None, digest: str, architecture: str) -> Assembly:
-    """Machine code of PTX (None: it is no longer there), which `digest` names, for "sm_86" or so."""
+    """Machine code of PTX (None: it is not at hand), which `digest` names, for "sm_86" or so."""
     if not toolkits():
         lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if tool(name) is None)
         return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
     if text is None:
-        return Assembly("the PTX file is no longer there")
+        return Assembly("its PTX is not at hand")
     target = assembled_for(text, architecture)
     for each in toolkits():
         name = key(MODULES, digest, target, each.version)
