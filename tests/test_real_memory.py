@@ -150,8 +150,9 @@ CONSTANTS = """
 ld.param.u32 %r1, [distinct]; ld.param.u64 %rd1, [out];
 mov.u32 %r2, %laneid; rem.u32 %r2, %r2, %r1; mov.u64 %rd2, c; mul.wide.u32 %rd3, %r2, 4; add.u64 %rd2, %rd2, %rd3;
 mov.u32 %r3, 0; mov.u32 %r4, 0;
-L: ld.const.u32 %r5, [%rd2]; add.u32 %r4, %r4, %r5; ld.const.u32 %r5, [%rd2+128]; add.u32 %r4, %r4, %r5;
-add.u32 %r3, %r3, 1; setp.lt.u32 %p, %r3, 100; @%p bra L;
+L: ld.const.u32 %r5, [%rd2]; shr.u32 %r5, %r5, 8; cvt.u64.u32 %rd3, %r5; add.u64 %rd2, %rd2, %rd3;
+ld.const.u32 %r5, [%rd2+128]; shr.u32 %r5, %r5, 8; cvt.u64.u32 %rd3, %r5; add.u64 %rd2, %rd2, %rd3;
+cvt.u32.u64 %r4, %rd2; mov.u32 %r5, %ntid.x; add.u32 %r3, %r3, 1; setp.lt.u32 %p, %r3, %r5; @%p bra L;
 st.global.u32 [%rd1], %r4; ret;
 }
 """
@@ -168,6 +169,12 @@ def test_each_address_of_constants_holds_the_unit(gpu: str, tmp_path: Path) -> N
         launch = kernel.launch(grid=1, block=256, args=[np.uint32(distinct), np.zeros(1, np.uint32)])
         return abstim.run(launch, name, overrides).totals["cycles"]
 
-    loads, each = 8 * 200, 2
+    loads, each = 8 * 2 * 256, 2
     assert cycles(32) - cycles(16) == pytest.approx(16 * each * loads, rel=0.01)
-    assert cycles(1) <= cycles(2) < cycles(16)
+    assert max(cycles(1), cycles(2)) < cycles(16)  # of one or two the latency decides
+
+
+def test_slices_are_drawn_with_real_memory_alone() -> None:
+    """With perfect memory nothing behind the SMs is there; a TITAN X's fetches wrote into it, and ended the process."""
+    launch = abstim.run("fir", "titanx", ["perfect_memory=true", "sm_count=2"]).launches[0]
+    assert launch.caches["l2_accesses"] == 0 and launch.cycles > 0

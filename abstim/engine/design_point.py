@@ -216,7 +216,8 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     sets, slice_delay = (spec.l2_sets - 1).bit_length(), max(1, params.l2_request_cycles - REQUEST_STATIONS)
     slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
     return {
-        "slice_random": spec.l2_slice_index == "random", "slice_spread": spec.l2_slice_index == "spread",
+        "slice_random": spec.l2_slice_index == "random" and not spec.perfect_memory,
+        "slice_spread": spec.l2_slice_index == "spread",
         "l2_partition": max(1, params.l2_partition_cycles), "dram_requests": spec.dram_requests or NEVER,
         "fetches_pairs": spec.l2_fetch_bytes > SECTOR_BYTES and spec.coalescing != "fermi",
         "interleave_log2": _log2(spec.channel_interleave_bytes // LINE_BYTES),
