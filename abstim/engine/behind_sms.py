@@ -80,6 +80,7 @@ class Slices(NamedTuple):
     delayed: np.ndarray = of("slice", QUEUE)
     asking: np.ndarray = of("slice", QUEUE)
     crossing: np.ndarray = of("slice", QUEUE)  # from the other part of L2
+    afar: np.ndarray = of("slice", QUEUE)  # atomics of the other part's SMs
     missing: np.ndarray = of("slice", QUEUE)
     to_dram: np.ndarray = of("slice", QUEUE)
     from_dram: np.ndarray = of("slice", QUEUE)

@@ -366,19 +366,26 @@ def take_in(shared, n, time):
         turns -= 1
 
 
+def first_due(rows, queue):
+    """When the first request of a queue is there; NEVER if there is none."""
+    return rows[queue.first - 1].due if queue.count else NEVER
+
+
 def answer_one(shared, n, time):
-    """The older of the first request that an SM asks of slice `n` and the first of the other part of L2 meets the tags;
-    if the SM's must wait, the other does, or the two parts could wait for each other. False: there is none, or no
-    room."""
-    slices, state, rows, came = shared.slices, shared.slices.state[n], shared.requests.rows, NEVER
-    asking, crossing = slices.asking[n], slices.crossing[n]
-    if crossing.count and rows[crossing.first - 1].due < time:
-        came = rows[crossing.first - 1].due
+    """The older of the first request that an SM asks of slice `n` and the first of the other part of L2, a read or an
+    atomic, meets the tags; if the SM's must wait, the other does, or the two parts could wait for each other. False:
+    there is none, or no room."""
+    slices, state, rows = shared.slices, shared.slices.state[n], shared.requests.rows
+    asking, crossing, afar = slices.asking[n], slices.crossing[n], slices.afar[n]
+    read, changed = first_due(rows, crossing), first_due(rows, afar)
+    came = min(read, changed) if min(read, changed) < time else NEVER
     if asking.count and not state.blocked and rows[asking.first - 1].due <= came:
         if access(shared, n, asking, time):
             return True
         state.blocked = 1
-    return came < NEVER and access(shared, n, crossing, time)
+    if came >= NEVER:
+        return False
+    return access(shared, n, afar, time) if changed < read else access(shared, n, crossing, time)
 
 
 def answer(shared, n, time):
@@ -401,10 +408,8 @@ def next_turn(slices, m, rows, n, time):
         return time + 1
     if asking and not state.blocked:
         following = state.port_free // UNITS_A_CYCLE
-    if slices.delayed[n].count:
-        following = min(following, rows[slices.delayed[n].first - 1].due)
-    if slices.crossing[n].count:
-        following = min(following, rows[slices.crossing[n].first - 1].due)
+    following = min(following, first_due(rows, slices.delayed[n]))
+    following = min(following, first_due(rows, slices.crossing[n]), first_due(rows, slices.afar[n]))
     return max(time + 1, following)
 
 

@@ -46,7 +46,7 @@ def into_slice(shared, place, time):
             of_fermi(m, request, sectors)
         if is_from_afar(m, request, n):
             request.due += m.l2_partition
-            append(rows, slices.crossing[n], each)
+            append(rows, slices.afar[n], each)
         else:
             append(rows, slices.delayed[n], each)
     slices.wake[n] = min(slices.wake[n], time + m.slice_delay)

@@ -73,6 +73,7 @@ class Slice:
         self.others: list[Slice] = []
         self.delayed: deque[Request] = deque()
         self.crossing: deque[Request] = deque()  # from the other part of L2
+        self.afar: deque[Request] = deque()  # atomics of the other part's SMs
         self.asking: deque[Request] = deque()
         self.missing: deque[Request] = deque()
         self.to_dram: deque[Request] = deque()
@@ -90,7 +91,7 @@ class Slice:
 
     def idle(self) -> bool:
         """Has it nothing to do, in this cycle or a later one?"""
-        before = self.delayed or self.crossing or self.asking
+        before = self.delayed or self.crossing or self.afar or self.asking
         return not (before or self.missing or self.from_dram or self.filled or self.replies)
 
     def cycle(self, time: int) -> None:
@@ -193,11 +194,12 @@ class Slice:
             return False
         if self.port_free >= 64 * (time + 1):
             return False
-        came = bool(self.crossing) and self.crossing[0].ready < time
-        asked = bool(self.asking) and not (came and self.crossing[0].ready < self.asking[0].ready)
+        others = min((q for q in (self.crossing, self.afar) if q), key=lambda q: q[0].ready, default=self.crossing)
+        came = bool(others) and others[0].ready < time
+        asked = bool(self.asking) and not (came and others[0].ready < self.asking[0].ready)
         if asked and self._meets_tags(self.asking, time):
             return True
-        return came and self._meets_tags(self.crossing, time)
+        return came and self._meets_tags(others, time)
 
     def _meets_tags(self, queue: deque[Request], time: int) -> bool:
         request = queue[0]
@@ -588,6 +590,6 @@ class MemorySide:
                 each.line += packet.direct and set(packet.sectors) == {2, 3}
             if self.where.is_from_afar(packet.sm, target.number) and packet.kind == ATOMIC:
                 each.ready += max(1, self.gpu.params.l2_partition_cycles)
-                target.crossing.append(each)
+                target.afar.append(each)
             else:
                 target.delayed.append(each)
