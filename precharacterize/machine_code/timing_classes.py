@@ -79,13 +79,22 @@ def ends_block(instruction: MachineInstruction) -> bool:
     return instruction.name in names and "DIV" not in instruction.modifiers
 
 
+_WAITING_BYTES = 128  # more than a loop that asks and nothing else
 _BY_REGISTER = ("RET", "BRX", "JMX", "BRXU")
 
 
 def with_branches(code: Sequence[MachineInstruction], pipeline: PipelineParameters) -> list[MachineInstruction]:
-    """The code, its stall counts at least what branches take that mostly are taken."""
+    """The code, its stall counts at least what branches take that mostly are taken: those that ask an `mbarrier` again
+    are not."""
     starts = {i.label: i.address for i in code if i.label}
-    return [replace(i, stall=max(i.stall, _cycles_to_target(i, starts, pipeline))) for i in code]
+    asked = [i.address for i in code if "TRYWAIT" in i.modifiers]
+
+    def again(i: MachineInstruction) -> bool:
+        start = starts.get(i.target, i.address)
+        return i.address - start < _WAITING_BYTES and any(start <= address <= i.address for address in asked)
+
+    least = (0 if again(i) else _cycles_to_target(i, starts, pipeline) for i in code)
+    return [replace(i, stall=max(i.stall, cycles)) for i, cycles in zip(code, least, strict=True)]
 
 
 def _cycles_to_target(instruction: MachineInstruction, starts: Mapping[str, int], pipeline: PipelineParameters) -> int:
