@@ -79,7 +79,7 @@ def ends_block(instruction: MachineInstruction) -> bool:
     return instruction.name in names and "DIV" not in instruction.modifiers
 
 
-_WAITING_BYTES = 128  # more than a loop that asks and nothing else
+_WAITING_BYTES = 512  # more than a loop that asks, and sleeps between
 _BY_REGISTER = ("RET", "BRX", "JMX", "BRXU")
 
 
