@@ -7,7 +7,7 @@ registers are the registers."""
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from itertools import pairwise
 
 from msgspec import structs
@@ -15,7 +15,7 @@ from msgspec import structs
 from functional.keep.kept import Kept, key
 from functional.programs.link import link
 from functional.programs.program import BasicBlock, Program
-from functional.ptx.ir import Instruction, Register
+from functional.ptx.ir import Instruction, Module, Register
 from functional.ptx.parser import open_bytes
 from functional.ptx.source import for_assembler, one_a_line
 from precharacterize import build
@@ -236,7 +236,14 @@ def assembly_of(program: Program, architecture: str) -> Assembly:
         return assemble(text, program.digest, architecture)
     if shares_lines(with_own_lines(program)):
         return Assembly("the PTX has several instructions in a statement")
-    return assemble(one_a_line(text), f"{program.digest}, a statement a line", architecture)
+    return assemble(apart(text, program.path)[0], f"{program.digest}, a statement a line", architecture)
+
+
+@lru_cache(4)
+def apart(text: bytes, path: str) -> tuple[bytes, Module]:
+    """PTX with a statement a line, and its module, for all of its kernels."""
+    split = one_a_line(text)
+    return split, open_bytes(split, path)
 
 
 def shares_lines(program: Program) -> bool:
@@ -249,6 +256,6 @@ def with_own_lines(program: Program) -> Program:
     text = for_assembler(program.path, program.digest) if shares_lines(program) else None
     if text is None:
         return program
-    again = link(open_bytes(one_a_line(text), program.path), program.name)
+    again = link(apart(text, program.path)[1], program.name)
     pairs = zip(program.instructions, again.instructions, strict=True)
     return replace(program, instructions=tuple(structs.replace(i, line=own.line) for i, own in pairs))

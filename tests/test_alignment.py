@@ -11,6 +11,8 @@ from test_machine_code import needs_tools
 import abstim
 from abstim.gpu.config import load_gpu
 
+GPU = load_gpu("h100", ["sm_count=2"])
+
 
 def written(folder: Path, parameters: str, body: str) -> Path:
     """A file with a kernel."""
@@ -87,16 +89,11 @@ def test_a_vote_for_a_uniform_guard_chooses_no_lane(tmp_path) -> None:
     assert timed.timed_instructions % 4 == 0 and timed.timed_instructions >= 4 * 20
 
 
-RECIPROCALS = """ld.param.u64 %rd1, [p];
-ld.param.u32 %r2, [rounds];
-ld.global.f32 %f1, [%rd1];
-L:
-{chain}
-add.s32 %r2, %r2, -1;
-setp.ne.s32 %p1, %r2, 0;
-@%p1 bra L;
-st.global.f32 [%rd1], %f1;
-"""
+def in_a_loop(folder: Path, first: str, body: str, last: str) -> abstim.Kernel:
+    """A kernel that does something as many times as its second parameter says."""
+    text = f"ld.param.u64 %rd1, [p];\nld.param.u32 %r2, [rounds];\n{first}\nL:\n{body}\n"
+    text += f"add.s32 %r2, %r2, -1;\nsetp.ne.s32 %p1, %r2, 0;\n@%p1 bra L;\n{last}\n"
+    return abstim.load(written(folder, ".param .u64 p, .param .u32 rounds", text)).kernel()
 
 
 @needs_tools
@@ -104,31 +101,18 @@ def test_code_that_slow_paths_alone_cut_is_one_block(tmp_path) -> None:
     """Each reciprocal ends a block with a branch past its slow path; neighbours share an instruction of the PTX, and
     were taken for copies of each other, of which one is executed."""
     chain = "\n".join(["rcp.rn.f32 %f1, %f1;"] * 24)
-    path = written(tmp_path, ".param .u64 p, .param .u32 rounds", RECIPROCALS.format(chain=chain))
-    kernel, gpu = abstim.load(path).kernel(), load_gpu("h100", ["sm_count=2"])
+    kernel = in_a_loop(tmp_path, "ld.global.f32 %f1, [%rd1];", chain, "st.global.f32 [%rd1], %f1;")
     few, many = (
-        abstim.run(kernel.launch(1, 32, [np.full(4, 1.5, np.float32), n]), gpu).launches[0].timed_instructions
+        abstim.run(kernel.launch(1, 32, [np.full(4, 1.5, np.float32), n]), GPU).launches[0].timed_instructions
         for n in (2, 10)
     )
     assert many - few >= 8 * 24 * 8
 
 
-COUNTS = """ld.param.u64 %rd1, [p];
-ld.param.u32 %r2, [rounds];
-mov.u32 %r1, %tid.x;
-L:
-mad.lo.u32 %r1, %r1, %r2, %r1;
-bar.warp.sync -1;
-add.s32 %r2, %r2, -1;
-setp.ne.s32 %p1, %r2, 0;
-@%p1 bra L;
-st.global.u32 [%rd1], %r1;
-"""
-
-
 @needs_tools
 def test_branches_back_take_their_time(tmp_path) -> None:
-    kernel = abstim.load(written(tmp_path, ".param .u64 p, .param .u32 rounds", COUNTS)).kernel()
+    body = "mad.lo.u32 %r1, %r1, %r2, %r1;\nbar.warp.sync -1;"
+    kernel = in_a_loop(tmp_path, "mov.u32 %r1, %tid.x;", body, "st.global.u32 [%rd1], %r1;")
 
     def cycles(rounds: int, branch_cycles: int) -> int:
         gpu = load_gpu("h100", ["sm_count=2", f"branch_cycles={branch_cycles}"])
@@ -138,10 +122,29 @@ def test_branches_back_take_their_time(tmp_path) -> None:
     assert slow > quick and (slow - quick) % 20 == 0
 
 
-ADDS = """ld.param.u64 %rd1, [p];
-mov.f32 %f1, 0f3F800000;
-{adds}
+WHOLE = """ld.param.u64 %rd1, [p];
+ld.global.u64 %rd2, [%rd1];
+ld.global.u64 %rd3, [%rd1+8];
+setp.eq.s64 %p2, %rd3, 0;
+@%p2 bra END;
+mov.u32 %r2, 0;
+L:
+{body}
+add.s32 %r2, %r2, 1;
+setp.lt.u32 %p1, %r2, 8;
+@%p1 bra L;
+END:
+st.global.u64 [%rd1], %rd2;
 """
+
+
+@needs_tools
+def test_rounds_of_64_bit_instructions_alone_are_told(tmp_path) -> None:
+    """The assembler unrolls the loop whole; its code was executed once for each of the eight rounds."""
+    one = "mul.lo.u64 %rd2, %rd2, %rd3;\nadd.s64 %rd2, %rd2, %rd3;\nxor.b64 %rd2, %rd2, %rd1;"
+    path = written(tmp_path, ".param .u64 p", WHOLE.format(body="\n".join([one] * 4)))
+    launch = abstim.run(abstim.load(path).kernel().launch(1, 32, [np.full(4, 3, np.uint64)]), GPU).launches[0]
+    assert 8 * 4 * 6 < launch.timed_instructions < 8 * 4 * 10  # seven or eight for each three of PTX
 
 
 @needs_tools
@@ -150,8 +153,8 @@ def test_nobody_waits_for_atomics_whose_results_nobody_uses(tmp_path) -> None:
 
     def cycles(count: int) -> int:
         adds = "\n".join(f"red.global.add.f32 [%rd1+{128 * k}], %f1;" for k in range(count))
-        kernel = abstim.load(written(tmp_path, ".param .u64 p", ADDS.format(adds=adds))).kernel()
-        launch = kernel.launch(1, 32, [np.zeros(1024, np.float32)])
-        return abstim.run(launch, load_gpu("h100", ["sm_count=2"])).launches[0].cycles
+        text = f"ld.param.u64 %rd1, [p];\nmov.f32 %f1, 0f3F800000;\n{adds}\n"
+        launch = abstim.load(written(tmp_path, ".param .u64 p", text)).kernel()
+        return abstim.run(launch.launch(1, 32, [np.zeros(1024, np.float32)]), GPU).launches[0].cycles
 
-    assert cycles(17) - cycles(1) < 16 * 242  # the way to L2 alone
+    assert cycles(17) - cycles(1) < 16 * GPU.params.l2_request_cycles  # there alone, not to speak of the way back

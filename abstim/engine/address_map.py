@@ -76,12 +76,18 @@ def bank_of(m, local):
     return bank % m.dram_banks
 
 
+def parts_of(m, sm, number):
+    """The part of L2 that an SM is in, and the part of slice `number`."""
+    count = m.dram_channels * m.l2_slices_per_channel
+    return sm * m.l2_partitions // m.sm_count, number * m.l2_partitions // count
+
+
 def send_to(m, request, number):
     """A request is of a line that lies in slice `number`, and its SM asks that one; for a read, of its own part of L2,
     the one that stands for it."""
     near, count = number, m.dram_channels * m.l2_slices_per_channel
     if m.l2_partitions > 1 and request.kind == READ:
-        own, home = request.sm * m.l2_partitions // m.sm_count, number * m.l2_partitions // count
+        own, home = parts_of(m, request.sm, number)
         near = (number + (own - home) * (count // m.l2_partitions)) % count
     request.home, request.near = number, near
     request.slice = request.output = near

@@ -214,6 +214,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     port, atomic = (round(cycles * UNITS_A_CYCLE) for cycles in (params.l2_sector_cycles, params.l2_atomic_cycles))
     slices = (spec.dram_channels * spec.l2_slices_per_channel - 1).bit_length()
     sets, slice_delay = (spec.l2_sets - 1).bit_length(), max(1, params.l2_request_cycles - REQUEST_STATIONS)
+    hit_delay = max(0, params.l2_reply_cycles - REPLY_STATIONS)
     slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
     return {
         "slice_random": spec.l2_slice_index == "random" and not spec.perfect_memory,
@@ -233,8 +234,8 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
         "window_cycles": NEVER if spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
         # pure delays: what the parameters say less the stations that the memory side has of its own
-        "slice_delay": slice_delay, "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
-        "fence_delay": max(params.fence_cycles, slice_delay + max(0, params.l2_reply_cycles - REPLY_STATIONS)),
+        "slice_delay": slice_delay, "hit_delay": hit_delay,
+        "fence_delay": max(params.fence_cycles, slice_delay + hit_delay),
         "miss_delay": max(0, params.dram_reply_cycles - REPLY_STATIONS - 1),
         **dram_values(gpu),
     }  # fmt: skip

@@ -2,7 +2,7 @@
 replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
 from abstim.engine.accesses import UPPER_HALF
-from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
+from abstim.engine.address_map import bank_of, l2_set_of, parts_of, row_of, slice_of
 from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.drawn_slices import draw_slices
 from abstim.engine.l2 import advance_slice, is_atomic
@@ -25,8 +25,8 @@ def of_fermi(m, request, packet_sectors):
 
 def is_from_afar(m, request, n):
     """Does an SM of the other part of L2 change what lies in slice `n`? Reads ask their own part first."""
-    parts, count = m.l2_partitions, m.dram_channels * m.l2_slices_per_channel
-    return parts > 1 and is_atomic(request) and request.sm * parts // m.sm_count != n * parts // count
+    own, home = parts_of(m, request.sm, n)
+    return own != home and is_atomic(request)
 
 
 def into_slice(shared, place, time):

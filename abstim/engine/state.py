@@ -64,13 +64,12 @@ REAL_MEMORY = (
     "l1i_mshrs const_mshrs l1d_mshr_merges l1d_mshrs l1d_miss_queue flit_bytes packet_header_bytes inject_queue_flits",
     "crossbar_queue_flits crossbar_repeats crossbar_output_queues l2_coalesces",
     "window_cycles slice_delay hit_delay miss_delay",  # pure delays: before a slice, and of replies to an SM
-    "fence_delay",
+    "fence_delay",  # of a warp, at least
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units l2_write_units l2_atomic_units l2_fp64_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",
     "l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges l2_miss_queue l2_queue l2_hash_log2 l2_turns",
-    "fetches_pairs",
-    "l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
+    "fetches_pairs l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
     "dram_write_batch dram_two_commands burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
     "dram_burst_cycles dram_group_burst_cycles dram_row_to_row_cycles dram_row_active_cycles dram_row_cycle_cycles",

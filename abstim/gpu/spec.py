@@ -84,7 +84,8 @@ INSTRUCTION_CLASSES = (
 HARDWARE_CLASSES = ("fp16", "convert", "convert_64bit", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
-SHARE = Domain(float, "a number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)  # of a product of many
+# Of the pieces that a warpgroup's product is made of, which together take whole cycles
+PIECE_CYCLES = Domain(float, "a number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 _MOST_HASHED = 4096  # places that a polynomial names; of sets a power of two
 ALUS = ("sp", "sfu", "int", "dp", "tensor")
 PERFECT, REAL = "perfect", "L2 and DRAM"  # memory models
@@ -424,6 +425,6 @@ SECTIONS: dict[str, dict[str, Domain]] = {
     "params": _domains(Params),
     "time": _domains(WallTime),
     "latency_cycles": dict.fromkeys(ALL_CLASSES, CYCLES),
-    "initiation_cycles": dict.fromkeys(ALL_CLASSES, CYCLES) | {"wgmma": SHARE},
+    "initiation_cycles": dict.fromkeys(ALL_CLASSES, CYCLES) | {"wgmma": PIECE_CYCLES},
     "unit": dict.fromkeys(ALL_CLASSES, UNIT),
 }

@@ -77,7 +77,7 @@ _SIMPLE = frozenset(
 )
 _FLOAT = frozenset({"add", "sub", "mul"})
 ENOUGH = 3  # different instructions to tell how often a loop was unrolled
-MOST_FOR_ONE = 4  # instructions that one of 64 bits becomes without a subroutine
+MOST_ALIKE = 2  # instructions of one name that one of 64 bits becomes
 MEETING = ("BAR", "UCGABAR_ARV", "UCGABAR_WAIT")  # the last two: a cluster's
 _FETCHING = frozenset({"LDC", "ULDC", "LDCU"})
 _BRANCHES = frozenset({"bra", "brx", "ret", "exit", "call"})
@@ -296,7 +296,7 @@ def _is_single(i: int, program: Program, kinds: Sequence[int]) -> bool:
 def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
     """How many rounds of its leader a machine block holds: the median of how often it has each memory access; where the
     leader has none, the least of how often it has each simple instruction, if it has enough of them; or, of 64 bits
-    alone, the least count that enough instructions share, if that is more than one of them can become."""
+    alone, how often their rarest machine instruction is there: the least count that enough of them share."""
     own = range(program.blocks[block.leader].start, program.blocks[block.leader].stop) if block.leader >= 0 else ()
     if any(kinds[i] > Kind.PARAM_LOAD for i in own):
         memory = sorted(block.accessed[i] for i in own if block.accessed[i])
@@ -304,9 +304,13 @@ def _rounds(block: MachineBlock, program: Program, kinds: Sequence[int]) -> int:
     counts = [block.copies[i] for i in own if i in block.copies and _is_single(i, program, kinds)]
     if len(counts) >= ENOUGH:
         return min(counts)
-    often = Counter(block.copies[i] for i in own if i in block.copies)
+    named: dict[int, Counter[str]] = {i: Counter() for i in own if i in block.held}
+    for instruction, i in block.works:
+        if i in named:
+            named[i][instruction.opcode] += 1
+    often = Counter(min(names.values()) for names in named.values())
     least = min((count for count, instructions in often.items() if instructions >= ENOUGH), default=1)
-    return least if least > MOST_FOR_ONE else 1
+    return least if least > MOST_ALIKE else 1
 
 
 def _same_code(a: MachineBlock, b: MachineBlock, program: Program, kinds: Sequence[int]) -> bool:

@@ -29,7 +29,7 @@ def latency_class(instruction: MachineInstruction) -> str:
     """One of the classes of a GPU's [latency_cycles]."""
     found = "control" if instruction.name.startswith("U") else _CLASS.get(instruction.name, "other")
     if found == "int_mad" and "HI" in instruction.modifiers:
-        return "int_mul"
+        return "int_mul"  # the upper half of a product
     return "convert_64bit" if found == "convert" and _64_BITS.intersection(instruction.modifiers) else found
 
 
@@ -79,22 +79,25 @@ def ends_block(instruction: MachineInstruction) -> bool:
     return instruction.name in names and "DIV" not in instruction.modifiers
 
 
-_WAITING_BYTES = 512  # more than a loop that asks, and sleeps between
 _BY_REGISTER = ("RET", "BRX", "JMX", "BRXU")
 
 
 def with_branches(code: Sequence[MachineInstruction], pipeline: PipelineParameters) -> list[MachineInstruction]:
     """The code, its stall counts at least what branches take that mostly are taken: those that ask an `mbarrier` again
     are not."""
-    starts = {i.label: i.address for i in code if i.label}
-    asked = [i.address for i in code if "TRYWAIT" in i.modifiers]
+    starts, made = {i.label: i.address for i in code if i.label}, list(code)
+    for k, instruction in enumerate(code):
+        cycles = _cycles_to_target(instruction, starts, pipeline)
+        if cycles > instruction.stall and not _asks_again(code, k):
+            made[k] = replace(instruction, stall=cycles)
+    return made
 
-    def again(i: MachineInstruction) -> bool:
-        start = starts.get(i.target, i.address)
-        return i.address - start < _WAITING_BYTES and any(start <= address <= i.address for address in asked)
 
-    least = (0 if again(i) else _cycles_to_target(i, starts, pipeline) for i in code)
-    return [replace(i, stall=max(i.stall, cycles)) for i, cycles in zip(code, least, strict=True)]
+def _asks_again(code: Sequence[MachineInstruction], k: int) -> bool:
+    """Does an `mbarrier`'s answer decide whether the branch at position `k` is taken?"""
+    predicate = code[k].guard.lstrip("@!")
+    written = (c for c in reversed(code[:k]) if predicate in [o.strip() for o in c.operands.split(",")[:2]])
+    return bool(predicate) and "TRYWAIT" in next((c.modifiers for c in written), ())
 
 
 def _cycles_to_target(instruction: MachineInstruction, starts: Mapping[str, int], pipeline: PipelineParameters) -> int:

@@ -505,7 +505,7 @@ class MemorySide:
             Channel(gpu, self.where, self.slices[h * part : (h + 1) * part]) for h in range(spec.dram_channels)
         ]
         self.delay = max(1, gpu.params.l2_request_cycles - 3)  # of a packet's sectors in front of their slice
-        self.way_there_and_back = self.delay + max(0, gpu.params.l2_reply_cycles - 5)
+        self.fence_cycles = max(gpu.params.fence_cycles, self.delay + max(0, gpu.params.l2_reply_cycles - 5))
         self.length = max(1, round(gpu.params.dram_sector_cycles / spec.dram_burst_cycles * 65536))
         self.replies: dict[int, list[int]] = {}
         self.inbox: list[deque[tuple[int, Request]]] = [deque() for _ in range(spec.sm_count)]

@@ -350,9 +350,8 @@ class Sm:
 
     def awaited(self, i: int, access: Access) -> bool:
         """Does a warp wait for an atomic? If at an `mbarrier`, or with active lanes, of PTX or a loop of such."""
-        if self.program.copies(i) != sync.NONE:
-            return True
-        return not access.is_asleep and (not self.program.counted(i) or self.program.round(i) > 0)
+        holds = not self.program.counted(i) or self.program.round(i) > 0
+        return self.program.copies(i) != sync.NONE or (not access.is_asleep and holds)
 
     def known(self, warp: Warp, i: int, result: int) -> None:
         """The result of an instruction that was on its way is known."""
@@ -493,8 +492,7 @@ class Sm:
             warp.not_before = result - 1 if self.awaited(i, self.accessed) else warp.not_before
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
-                least = max(self.gpu.params.fence_cycles, self.side.way_there_and_back)
-                warp.complete = max(warp.complete, time + least)
+                warp.complete = max(warp.complete, time + self.side.fence_cycles)
             warp.not_before = self.fence_over(warp)
             warp.fenced = warp.not_before == NEVER
         self.follow_copies(warp, i, result, time)
